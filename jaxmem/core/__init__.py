@@ -1,0 +1,1 @@
+"""Floor 1: records, relaxed arithmetic, units, errors, balance and attention."""

@@ -1,0 +1,100 @@
+"""Exact forward, useful backward: rounding, selection and division for differentiable models.
+
+Every function returns exactly what its NumPy namesake returns, bit for bit. The derivative of a
+rounding is that of the line it steps along (straight-through), so that it has the sign of the
+secant over a lattice step; the derivative of a selection is that of the selected branch, the mean
+of both at a tie. No gradient is ever NaN or infinite, zeros and ties included. (XLA
+flushes subnormal numbers to zero.)
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmem.core.design import Leaf
+
+
+def _straight_through(exact):
+    @jax.custom_jvp
+    def rounding(x):
+        return exact(_real(x))
+
+    @rounding.defjvp
+    def _(primals, tangents):
+        return rounding(*primals), tangents[0]
+
+    return rounding
+
+
+def _real(x):
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+
+
+_ceil = _straight_through(jnp.ceil)
+_floor = _straight_through(jnp.floor)
+_round = _straight_through(jnp.round)
+
+
+def ceil(x: Leaf):
+    """Smallest whole number >= `x`. Gradient: 1 (relaxed).
+
+    Example:
+        >>> import jax
+        >>> float(ceil(1.2)), float(jax.grad(ceil)(1.2))
+        (2.0, 1.0)
+    """
+    return _ceil(_real(x))
+
+
+def floor(x: Leaf):
+    """Largest whole number <= `x`. Gradient: 1 (relaxed)."""
+    return _floor(_real(x))
+
+
+def round(x: Leaf):  # noqa: A001  (NumPy's name for it)
+    """Nearest whole number, halves to even. Gradient: 1 (relaxed)."""
+    return _round(_real(x))
+
+
+def snap(x: Leaf, lattice: tuple[float, ...]):
+    """The value of `lattice` nearest to `x`, the lower at a tie. Gradient: 1 (relaxed).
+
+    Example:
+        >>> float(snap(5.1, (1, 2, 4, 8)))
+        4.0
+    """
+    values = jnp.asarray(sorted(lattice), dtype=_real(x).dtype)
+    nearest = _straight_through(lambda y: values[jnp.argmin(jnp.abs(values - y[..., None]), -1)])
+    return nearest(_real(x))
+
+
+def maximum(x: Leaf, y: Leaf):
+    """The larger of two. Gradient: exact; half to each at a tie."""
+    return jnp.maximum(x, y)
+
+
+def minimum(x: Leaf, y: Leaf):
+    """The smaller of two. Gradient: exact; half to each at a tie."""
+    return jnp.minimum(x, y)
+
+
+def where(predicate, x: Leaf, y: Leaf):
+    """`x` where `predicate`, else `y`. Gradient: of the selected branch; the other gets none."""
+    return jnp.where(predicate, x, y)
+
+
+def divide(x: Leaf, y: Leaf, default: Leaf = 0.0):
+    """`x / y`, and `default` where `y` is zero. Gradient: exact, zero where `y` is zero.
+
+    Example:
+        >>> float(divide(1.0, 0.0)), float(jax.grad(divide, 1)(1.0, 0.0))
+        (0.0, 0.0)
+    """
+    is_zero = jnp.equal(y, 0)
+    return jnp.where(is_zero, default, x / jnp.where(is_zero, 1, y))
+
+
+def sqrt(x: Leaf):
+    """Square root, 0 below 0. Gradient: exact above 0, zero elsewhere."""
+    is_positive = jnp.greater(x, 0)
+    return jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, x, 1)), 0)

@@ -1,0 +1,68 @@
+"""A processing-in-memory system as a point of a design space."""
+
+from typing import Any, Self
+
+from jaxmem.core.design import Leaf, build, count, design, leaf, part, record
+from jaxmem.core.metrics import Metrics
+from jaxmem.devices.dram import PimDevice
+from jaxmem.devices.parts import device
+from jaxmem.llm import LayerTable, layer_table
+from jaxmem.pim import policy as policies
+from jaxmem.pim.policy import Policy
+
+
+@design
+class Design:
+    """A host with PIM memory, the runtime that manages it, and the model it serves."""
+
+    device: PimDevice = part("PIM device: a catalog name or TOML path", parse=device("pim"))
+    llm: LayerTable = part("model: a zoo name, path or dict", parse=layer_table)
+    policy: Policy = part("runtime: a name", default="patton", parse=policies.load)
+    ch_per_head: Leaf = count(
+        "channels of a KV head (ChPerHead); 0 = channels / KV heads, at least 1",
+        low=0,
+        lattice=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+        high=1024,
+        default=0,
+        source="PATTON 4.2",
+    )
+    block_tokens: Leaf = count(
+        "tokens of a KV block; a multiple of the banks and of a burst's elements",
+        unit="tokens",
+        lattice=(16.0, 32.0, 64.0, 128.0),
+        high=4096,
+        default=16,
+        source="PATTON 2.3 (vLLM's default)",
+    )
+    expected_run_blocks: Leaf = leaf(
+        "mean run of consecutive Value blocks; NaN = the worst case, one owned granule",
+        unit="blocks",
+        low=1,
+        may_be_unknown=True,
+        default=float("nan"),
+        source="a simulation, or between worst and best case (research/patton.md section 4)",
+    )
+
+    @classmethod
+    def create(cls, **values: Any) -> Self:
+        """A checked design.
+
+        Raises:
+            InputError: a field is unknown, missing or out of bounds, with the nearest known name.
+
+        Example:
+            >>> import jaxmem as jm
+            >>> d = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b")
+            >>> float(d.policy.own_blocks)
+            16.0
+        """
+        return build(cls, values)
+
+
+@record
+class PimMetrics(Metrics):
+    """What a PIM system achieves, beyond `Metrics`."""
+
+    row_activations: Leaf = leaf("rows opened in a decode step, over all channels", unit="rows")
+    hit_rate: Leaf = leaf("prefix-cache hit rate; NaN where the workload has no history")
+    run_blocks: Leaf = leaf("run of Value blocks that the step was timed with", unit="blocks")

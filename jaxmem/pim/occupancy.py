@@ -1,0 +1,41 @@
+"""What fits in PIM: row sets, granules and Commit Zone rows, in closed form.
+
+Layers share the rows of every bank evenly; a row set of r Key rows and r Value rows holds a fixed
+number of blocks, which Order-2 granules divide (research/patton.md section 2, Capacity). The
+allocator itself, as an array state machine, comes beside it.
+"""
+
+from typing import Any
+
+from jaxmem.core import relax
+from jaxmem.core.design import Leaf
+from jaxmem.pim.layout import Shape, zone_rows
+
+
+def n_granule(design: Any, s: Shape, n_layer: Leaf, batch: Leaf) -> Leaf:
+    """Order-2 granules of a layer, beside the Commit Zone of `batch` requests."""
+    rows = relax.floor(design.device.n_row / relax.maximum(n_layer, 1.0))
+    rows = relax.floor(rows / s.n_round) - zone_rows(design, s, batch)
+    n_set = relax.maximum(relax.floor(rows / (2 * s.value_rows)), 0.0)
+    return n_set * relax.floor(s.blocks_set / granule_blocks(design, s))
+
+
+def granule_blocks(design: Any, s: Shape) -> Leaf:
+    """Blocks of the granule that a request owns: at most a row set, and all of it if unshared."""
+    owned = relax.minimum(design.policy.own_blocks, s.blocks_set)
+    return relax.where(design.policy.shares_rowset > 0, owned, s.blocks_set)
+
+
+def capacity_tokens(design: Any, s: Shape, n_layer: Leaf, batch: Leaf) -> Leaf:
+    """KV tokens that fit, tails of open granules included."""
+    blocks = n_granule(design, s, n_layer, batch) * granule_blocks(design, s)
+    return blocks * design.block_tokens
+
+
+def granules_needed(design: Any, s: Shape, batch: Leaf, context_tokens: Leaf) -> Leaf:
+    """Granules that `batch` requests own at a context, or reserve under a static policy."""
+    reserved = relax.where(
+        design.policy.is_static > 0, design.policy.max_context_tokens, context_tokens
+    )
+    n_block = relax.ceil(reserved / design.block_tokens)
+    return batch * relax.ceil(n_block / granule_blocks(design, s))

@@ -1,0 +1,118 @@
+"""Runtimes as points of one policy space: every choice is a traced number.
+
+Orders of placement are those of Fig. 4 of the PATTON paper: Ch (another channel), C (another
+column), R (another row). `policies.toml` holds the named points with a source for every field.
+"""
+
+import functools
+import tomllib
+from importlib import resources
+from typing import Any, Self
+
+
+from jaxmem.core.design import Leaf, build, code, count, design, flag, leaf, static
+from jaxmem.core.errors import InputError
+
+ORDER = {"ch_c_r": 0, "ch_r_c": 1, "c_ch_r": 2, "c_r_ch": 3, "r_ch_c": 4, "r_c_ch": 5}
+SPREAD = {"head_group": 0, "request": 1, "block": 2, "token": 3}
+V_WRITE = {"direct": 0, "commit_zone": 1, "burst": 2, "bulk": 3}
+WRITE_ISSUE = {
+    "channel_all_bank": 0,
+    "mixed_decoder": 1,
+    "mixed_decoder_gpr": 2,
+    "stock_single_bank": 3,
+    "stock_all_bank": 4,
+}
+
+
+@design
+class Policy:
+    """How a runtime places, writes and shares the KV cache in PIM."""
+
+    name: str = static("name of the point, for people", default="")
+    k_order: Leaf = code("order in which Key blocks fill channels, columns, rows", ORDER, default=0)
+    v_order: Leaf = code("order in which full Value blocks do", ORDER, default=0)
+    spread: Leaf = code("what is spread over channels", SPREAD, default=0)
+    v_write: Leaf = code("where a decoded token's Value is written", V_WRITE, default=1)
+    write_issue: Leaf = code(
+        "which commands write it; the paper leaves it open (research/patton.md 6.3)",
+        WRITE_ISSUE,
+        default=0,
+    )
+    own_blocks: Leaf = count(
+        "blocks of the granule that a request owns (N_O1p2, an Order-2 granule)",
+        unit="blocks",
+        lattice=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
+        high=4096,
+        default=16,
+        alias=("n_o1p2",),
+    )
+    run_max_blocks: Leaf = count(
+        "longest Value run in one MAC sequence", unit="blocks", high=1e9, default=1e9
+    )
+    prefix_tokens: Leaf = count("granularity of prefix sharing", unit="tokens", default=16)
+    max_context_tokens: Leaf = count("context cap", unit="tokens", high=1e12, default=1e12)
+    gb_piece_bursts: Leaf = count(
+        "largest WRGB; a longer one is split so that the decoder does not stall",
+        unit="bursts",
+        high=64,
+        default=32,
+    )
+    shares_rowset: Leaf = flag("requests share a row set", default=1)
+    merges_adjacent: Leaf = flag("runs continue across adjacent granules of a request", default=1)
+    is_static: Leaf = flag("every request reserves the context cap", default=0)
+    carries: Leaf = flag("a conversation's next turn continues its open granule", default=1)
+    has_prefix_cache: Leaf = flag("finished requests stay cached", default=1)
+    is_lockstep: Leaf = flag("all requests are at the same token", default=0)
+    overlap: Leaf = leaf(
+        "share of host and PIM time that overlaps (dual row buffers)", low=0, high=1, default=0.0
+    )
+
+    @classmethod
+    def create(cls, base: str = "patton", **values: Any) -> Self:
+        """A named policy, with some fields changed.
+
+        Raises:
+            InputError: unknown name, field or choice, with the nearest known one.
+
+        Example:
+            >>> float(Policy.create("patton", own_blocks=32).own_blocks)
+            32.0
+        """
+        return build(cls, {"name": base, **_named(base), **values})
+
+
+def load(what: Any) -> Policy:
+    """A policy by name, or the policy itself."""
+    return what if isinstance(what, Policy) else Policy.create(str(what))
+
+
+def names() -> list[str]:
+    """Names of the policies that ship."""
+    return list(_table())
+
+
+def summary(name: str) -> str:
+    """What a named policy is, in a line."""
+    return _entry(name)["summary"]
+
+
+def sources(name: str) -> dict[str, dict[str, Any]]:
+    """For each field that a named policy sets: value and source."""
+    return _entry(name)["field"]
+
+
+def _entry(name: str) -> dict[str, Any]:
+    if name.lower() not in _table():
+        raise InputError("policy", name, "a policy name", known=_table())
+    return _table()[name.lower()]
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {field: row["value"] for field, row in sources(name).items()}
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    text = resources.files("jaxmem.pim").joinpath("policies.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

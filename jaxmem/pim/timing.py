@@ -1,0 +1,129 @@
+"""Cycles of a load, in closed form, from the device's own timing parameters.
+
+Exact for in-order streams of one decoder on AiM (research/aim.md section 6: a step takes 68 + 2w +
+2 n + 88 miss + 98 extra rows), and PATTON's write forms (research/patton.md section 5). Refresh is
+off, as in the public simulator; the exact engine carries what a load cannot say.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxmem.core import relax
+from jaxmem.core.design import Leaf
+from jaxmem.pim.isa import Load
+from jaxmem.pim.policy import WRITE_ISSUE
+
+
+def cycles(load: Load, device: Any) -> Leaf:
+    """Cycles of one channel that executes `load`: MAC steps, then writes, then copies."""
+    return mac_cycles(load, device) + write_cycles(load, device)
+
+
+def mac_cycles(load: Load, device: Any) -> Leaf:
+    """Cycles of a channel's WRBIAS-MACAB-RDMAC steps. Gradient: exact.
+
+    Source: research/aim.md section 6, exact in every in-order family measured.
+    """
+    t = device.timing
+    # RDMAC to WRMAC, the two mode switches, less the burst slot that the step's end replaces.
+    turn = t.n_cl_register + t.n_bl + 3 - t.n_cwl_register + t.n_wpre
+    step = turn + 1 + 2 * t.n_mode_change
+    miss = t.n_rp + t.n_rcd_mac
+    row = t.n_rtp + t.n_rp + t.n_rcd_mac - t.n_ccd
+    data = t.n_ccd * (load.n_gb + load.n_burst)
+    return step * load.n_step + data + miss * load.n_miss + row * load.n_extra_row
+
+
+def row_write_cycles(device: Any) -> Leaf:
+    """Cycles to open a row, write one burst and close it: 101 on AiM."""
+    t = device.timing
+    return t.n_rcd_wr + t.n_cwl + t.n_bl + t.n_wr + t.n_rp
+
+
+def write_cycles(load: Load, device: Any) -> Leaf:
+    """Cycles of a channel that opens rows and streams bursts into them. Gradient: exact."""
+    return row_write_cycles(device) * load.n_write_row + device.timing.n_ccd * load.n_write
+
+
+def key_write_cycles(load: Load, device: Any, key_bursts: Leaf) -> Leaf:
+    """Cycles of a step's Key writes: the channel's data, or the row changes of its fullest bank.
+
+    Source: max(16 n + 99, 115 m), research/patton.md section 5.
+    """
+    t = device.timing
+    row = row_write_cycles(device)
+    stream = t.n_ccd * load.n_write + row - t.n_ccd
+    serial = (row + t.n_ccd * (key_bursts - 1)) * load.n_write_row
+    return relax.where(load.n_write > 0, relax.maximum(stream, serial), 0.0)
+
+
+def value_write_cycles(
+    load: Load, device: Any, write_issue: Leaf, has_zone: Leaf, decoder: Leaf
+) -> Leaf:
+    """Cycles of a step's Value writes under a write primitive.
+
+    Args:
+        load: one channel's writes: `n_write` all-bank bursts in `n_write_row` row visits.
+        device: the PIM device.
+        write_issue: code of `WRITE_ISSUE`.
+        has_zone: whether the writes go to the Commit Zone.
+        decoder: channels that the one decoder serves meanwhile, all heads' together.
+
+    Source: research/patton.md section 6.3. Open-row all-bank writes and masked writes are
+        extensions of the public instruction set; the stock commands close the row (all-bank) or
+        address one bank a command (single-bank), which the decoder issues one a cycle.
+    """
+    open_row = write_cycles(load, device)
+    direct = row_write_cycles(device) * load.n_write
+    tick_all = decoder * load.n_write
+    tick_bank = device.n_bank * tick_all
+    in_zone = has_zone > 0
+    choices = [
+        (WRITE_ISSUE["channel_all_bank"], relax.where(in_zone, open_row, direct)),
+        (
+            WRITE_ISSUE["mixed_decoder"],
+            relax.where(
+                in_zone, relax.maximum(open_row, tick_all), relax.maximum(direct, tick_bank)
+            ),
+        ),
+        (
+            WRITE_ISSUE["mixed_decoder_gpr"],
+            relax.where(
+                in_zone,
+                relax.maximum(open_row, 2 * tick_all),
+                relax.maximum(direct, 2 * tick_bank),
+            ),
+        ),
+        (
+            WRITE_ISSUE["stock_single_bank"],
+            relax.maximum(relax.where(in_zone, open_row, direct), tick_bank),
+        ),
+        (WRITE_ISSUE["stock_all_bank"], relax.maximum(direct, tick_all)),
+    ]
+    return _select(choices, write_issue)
+
+
+def commit_cycles(load: Load, device: Any, write_issue: Leaf, decoder: Leaf) -> Leaf:
+    """Cycles of a step's commits: the slot's bursts are read bank by bank and written out.
+
+    Source: 131 r + 36 + 32 r + 88 a block, research/patton.md section 5 (17 cycles above the event
+        model there); under the decoder issues, a read and a write command a bank and burst.
+    """
+    t, n_bank = device.timing, device.n_bank
+    copied = n_bank * load.n_copy
+    # 16 banks write after one activation a row: the first burst of a row is in its 101 cycles.
+    write = row_write_cycles(device) * load.n_write_row
+    write += t.n_ccd * (copied - load.n_write_row)
+    read = (t.n_rcd_rd + t.n_rp + t.n_rcd_mac) * load.n_miss + t.n_ccd * copied
+    channel = write + read
+    ticks = 2 * decoder * copied
+    is_channel = write_issue == WRITE_ISSUE["channel_all_bank"]
+    return relax.where(is_channel, channel, relax.maximum(channel, ticks))
+
+
+def _select(choices, selector):
+    value = choices[-1][1]
+    for number, candidate in choices[:-1]:
+        value = jnp.where(selector == number, candidate, value)
+    return value

@@ -1,0 +1,1 @@
+"""Floor 6: results for people. Needs the extra `report` (matplotlib)."""

@@ -1,0 +1,69 @@
+"""Collectives of a transformer layer on a node: all-reduce under TP, dispatch and combine under EP.
+
+Bandwidth and latency only, each on the link that the group spans: the scale-up network inside a
+domain, the scale-out network beyond it (flat, research/flashaccel.md section 3). Two-level
+algorithms and topologies are left to a later fidelity.
+"""
+
+import jax.numpy as jnp
+
+from jaxmem.core import relax
+from jaxmem.core.design import Leaf
+from jaxmem.devices.link import Link
+from jaxmem.devices.node import Node
+from jaxmem.llm.parallel import Parallel
+
+
+def layer(
+    node: Node, parallel: Parallel, message_bytes: Leaf, top_k: Leaf, has_expert: Leaf
+) -> tuple[Leaf, Leaf]:
+    """Bytes that a GPU sends in one layer, and the seconds that takes.
+
+    A dense layer all-reduces after attention and after its FFN; a layer with experts all-reduces
+    after attention and sends every token to its experts and back.
+
+    Args:
+        node: GPUs and links.
+        parallel: resolved degrees.
+        message_bytes: activations of the tokens of one GPU.
+        top_k: experts that a token visits.
+        has_expert: 1 for a layer with experts, 0 without.
+    """
+    n_reduce = 2 - has_expert
+    reduced, reduce_s = all_reduce(link(node, parallel.tp), message_bytes, parallel.tp)
+    routed, route_s = all_to_all(link(node, parallel.ep), top_k * message_bytes, parallel.ep)
+    return (
+        n_reduce * reduced + 2 * has_expert * routed,
+        n_reduce * reduce_s + 2 * has_expert * route_s,
+    )
+
+
+def all_reduce(on: Link, message_bytes: Leaf, n_gpu: Leaf) -> tuple[Leaf, Leaf]:
+    """Bytes sent by each of `n_gpu` GPUs, and seconds: 2 (k-1)/k X / bandwidth + 2 latencies.
+
+    One latency for the reduce-scatter and one for the all-gather; one GPU sends nothing.
+    """
+    sent = 2 * (n_gpu - 1) / n_gpu * message_bytes
+    return sent, sent / (on.efficiency * on.bytes_per_s) + 2 * _latency_s(on, n_gpu)
+
+
+def all_to_all(on: Link, message_bytes: Leaf, n_gpu: Leaf) -> tuple[Leaf, Leaf]:
+    """Bytes sent by each of `n_gpu` GPUs, and seconds: (k-1)/k X / bandwidth + latency."""
+    sent = (n_gpu - 1) / n_gpu * message_bytes
+    return sent, sent / (on.efficiency * on.bytes_per_s) + _latency_s(on, n_gpu)
+
+
+def link(node: Node, n_gpu: Leaf) -> Link:
+    """The link that a group of `n_gpu` neighbouring GPUs communicates over."""
+    inside = jnp.less_equal(n_gpu, node.n_gpu_domain)
+    up, out = node.scale_up, node.scale_out
+    return Link(
+        name="",
+        bytes_per_s=relax.where(inside, up.bytes_per_s, out.bytes_per_s),
+        latency_s=relax.where(inside, up.latency_s, out.latency_s),
+        efficiency=relax.where(inside, up.efficiency, out.efficiency),
+    )
+
+
+def _latency_s(on: Link, n_gpu: Leaf) -> Leaf:
+    return relax.where(jnp.greater(n_gpu, 1), on.latency_s, 0.0)

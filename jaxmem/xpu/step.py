@@ -1,0 +1,191 @@
+"""One transformer step, decode or prefill, as the roofline sum of its operators.
+
+Every operator takes the longer of its memory time and its compute time; collectives and fixed
+overheads are added (research/flashaccel.md section 3). Where the operands lie is the caller's
+business: `Memory` says how long reading them takes, so that HBM and flash share one step. Overlap
+between operators and pipeline parallelism are left out; tiling belongs to the mapped fidelity.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from jaxmem.core import relax
+from jaxmem.core.design import Leaf, leaf, part, record
+from jaxmem.core.errors import InputError
+from jaxmem.devices.gpu import Gpu
+from jaxmem.devices.node import Node, hbm_bytes_per_s
+from jaxmem.llm.parallel import Parallel
+from jaxmem.llm.table import LayerTable, kind_of, shard
+from jaxmem.xpu import collectives
+
+EXPERT_READ = {"all": 0, "touched": 1}
+"""Which local experts a step reads: all of them, or those that its tokens are expected to touch."""
+
+
+FIDELITIES = ("roofline",)
+"""How closely operators are modelled; `mapped`, with tiling, is to join."""
+
+
+class Memory(NamedTuple):
+    """How long a GPU takes to read its operands, each a function of bytes to seconds.
+
+    Attributes:
+        weight_s: reading weights, latency aside.
+        kv_s: reading the KV cache of one layer, latency aside.
+        stall_s: access latency exposed when an operator reads so many bytes.
+    """
+
+    weight_s: Callable[[Any], Any]
+    kv_s: Callable[[Any], Any]
+    stall_s: Callable[[Any], Any]
+
+
+@record
+class StepTime:
+    """A step's time by cause, and what it moved and computed, per GPU."""
+
+    parts: dict[str, Any] = part("seconds by cause")
+    weight_bytes: Leaf = leaf("weights read by a GPU", unit="B")
+    kv_bytes: Leaf = leaf("KV cache read by a GPU", unit="B")
+    link_bytes: Leaf = leaf("bytes sent by a GPU to others", unit="B")
+
+
+def total_s(time: StepTime) -> Leaf:
+    """Seconds of the whole step."""
+    return sum(time.parts.values())
+
+
+def gpu_of(device: Node | Gpu) -> Gpu:
+    """The GPU of a node, or the GPU itself."""
+    return device.gpu if isinstance(device, Node) else device
+
+
+def hbm(device: Node | Gpu) -> Memory:
+    """Weights and KV cache in HBM: bandwidth only, its 100 ns latency being hidden."""
+    gpu = gpu_of(device)
+    rate = hbm_bytes_per_s(device) if isinstance(device, Node) else gpu.hbm_bytes_per_s
+    return Memory(
+        weight_s=lambda n: n / (gpu.weight_read_efficiency * rate),
+        kv_s=lambda n: n / (gpu.kv_read_efficiency * rate),
+        stall_s=lambda n: 0.0 * n,
+    )
+
+
+def step(
+    table: LayerTable,
+    device: Node | Gpu,
+    parallel: Parallel,
+    n_token: Leaf,
+    context_tokens: Leaf,
+    *,
+    n_request: Leaf,
+    memory: Memory,
+    expert_read: Leaf = 0,
+    fidelity: str = "roofline",
+) -> StepTime:
+    """Time of one step that computes `n_token` new tokens of `n_request` requests.
+
+    Decode has `n_token == n_request`. Prefill of n tokens over a cached context has more tokens
+    than requests; each of its tokens attends to the cached context and, on average, to half of
+    the new tokens of its request.
+
+    Args:
+        table: the whole model, not sharded.
+        device: the GPUs and links of a node, or one GPU by itself.
+        parallel: resolved degrees: tp, dp, ep.
+        n_token: new tokens on the whole node, spread evenly over the dp replicas.
+        context_tokens: tokens already cached, per request.
+        n_request: requests that the new tokens belong to.
+        memory: how long reads take.
+        expert_read: code of `EXPERT_READ`.
+        fidelity: one of `FIDELITIES` (static).
+
+    Returns:
+        Seconds by cause (attention, kv, ffn, expert, collective, head, overhead), and bytes.
+
+    Gradient: exact where smooth, half to each side at a roofline ridge; counts relaxed.
+    Source: research/flashaccel.md section 3; expected experts touched N(1-(1-k/N)^B).
+    """
+    if fidelity not in FIDELITIES:
+        raise InputError("fidelity", fidelity, "one of " + ", ".join(FIDELITIES), known=FIDELITIES)
+    gpu = gpu_of(device)
+    peak = relax.where(table.is_fp8 > 0, gpu.fp8_flops, gpu.bf16_flops)
+    matmul_flops = gpu.matmul_efficiency * peak
+    attention_flops = gpu.attention_efficiency * gpu.bf16_flops
+    rank = shard(table, parallel)
+    n_local, request_local = n_token / parallel.dp, n_request / parallel.dp
+    # Tokens that meet at one set of all experts: the whole node, or a part where ep is smaller.
+    n_routed = n_token * parallel.ep / (parallel.tp * parallel.dp)
+    new_tokens = n_token / n_request
+
+    part_s = dict.fromkeys(("attention", "kv", "ffn", "expert", "collective", "overhead"), 0.0)
+    weight_bytes, kv_bytes, link_bytes = 0.0, 0.0, 0.0
+
+    def read_and_compute(n_bytes, flops):
+        time_s = relax.maximum(memory.weight_s(n_bytes), flops / matmul_flops)
+        return time_s + memory.stall_s(n_bytes)
+
+    for kind in range(table.n_layer.shape[-1]):
+        layer = kind_of(rank, kind)
+        repeat = layer.n_layer
+        attended = relax.minimum(context_tokens + (new_tokens - 1) / 2, layer.window_tokens)
+        cached = relax.minimum(context_tokens, layer.window_tokens)
+        kv_read = request_local * (layer.kv_bytes_token * cached + layer.state_bytes)
+        kv_flops = n_local * layer.attention_flops_context * attended
+        kv_s = relax.maximum(memory.kv_s(kv_read), kv_flops / attention_flops)
+
+        share = _experts_read(layer, kind_of(table, kind), n_routed, expert_read)
+        expert_bytes = layer.n_expert * layer.expert_weight_bytes * share
+        expert_flops = n_routed * layer.top_k / parallel.ep * layer.expert_flops_token
+        message = n_local * table.hidden * table.activation_bytes
+        has_expert = jnp.sign(layer.n_expert)
+        sent, link_s = 0.0, 0.0
+        if isinstance(device, Node):
+            sent, link_s = collectives.layer(device, parallel, message, layer.top_k, has_expert)
+
+        attention_s = read_and_compute(
+            layer.attention_weight_bytes, n_local * layer.attention_flops_token
+        )
+        ffn_s = read_and_compute(layer.dense_weight_bytes, n_local * layer.dense_flops_token)
+        part_s["attention"] += repeat * attention_s
+        part_s["kv"] += repeat * (kv_s + memory.stall_s(kv_read))
+        part_s["ffn"] += repeat * ffn_s
+        part_s["expert"] += repeat * read_and_compute(expert_bytes, expert_flops)
+        part_s["collective"] += repeat * link_s
+        part_s["overhead"] += repeat * layer.n_op * gpu.operator_s
+        weight_bytes += repeat * (
+            layer.attention_weight_bytes + layer.dense_weight_bytes + expert_bytes
+        )
+        kv_bytes += repeat * kv_read
+        link_bytes += repeat * sent
+
+    part_s["head"] = read_and_compute(rank.head_weight_bytes, request_local * rank.head_flops_token)
+    part_s["overhead"] += gpu.step_s
+    return StepTime(
+        parts=part_s,
+        weight_bytes=weight_bytes + rank.head_weight_bytes,
+        kv_bytes=kv_bytes,
+        link_bytes=link_bytes,
+    )
+
+
+def experts_touched(n_expert: Leaf, top_k: Leaf, n_token: Leaf) -> Leaf:
+    """Expected number of distinct experts that `n_token` tokens use: N (1 - (1 - k/N)^B).
+
+    Uniform routing; equals `top_k` for one token and never exceeds `n_expert`.
+
+    Example:
+        >>> round(float(experts_touched(256.0, 8.0, 32.0)), 1)
+        163.3
+    """
+    miss = relax.divide(top_k, n_expert, 0.0)
+    miss = relax.minimum(miss, 1 - 1e-12)
+    return -n_expert * jnp.expm1(n_token * jnp.log1p(-miss))
+
+
+def _experts_read(layer, whole, n_routed, expert_read):
+    touched = experts_touched(whole.n_expert, whole.top_k, n_routed)
+    share = relax.divide(touched, whole.n_expert, 0.0)
+    return relax.where(expert_read == EXPERT_READ["touched"], share, 1.0)

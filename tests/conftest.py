@@ -1,0 +1,33 @@
+"""Shared settings: shapes are checked by beartype, rank promotion raises, hypothesis repeats itself."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+from jaxtyping import install_import_hook
+
+hook = install_import_hook("jaxmem", "beartype.beartype")
+hook.__enter__()
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
+hypothesis.settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    """The folder of reference data, or a skip that says so."""
+    default = Path(__file__).parents[2] / "shared"
+    folder = Path(os.environ.get("JAXMEM_REFERENCE", default))
+    if not folder.is_dir():
+        pytest.skip("no reference data: JAXMEM_REFERENCE is not set")
+    return folder
+
+
+@pytest.fixture
+def x64():
+    """Float64 inside a test."""
+    with jax.enable_x64(True):
+        yield
