@@ -1,4 +1,4 @@
-"""Shared settings: shapes are checked by beartype, rank promotion raises, hypothesis repeats itself."""
+"""Shared settings: beartype checks shapes, rank promotion raises, hypothesis repeats itself."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-hook = install_import_hook("jaxmem", "beartype.beartype")
+hook = install_import_hook("jaxmem", "shape_checker.check")
 hook.__enter__()
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

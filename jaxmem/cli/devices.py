@@ -14,7 +14,11 @@ from jaxmem.devices import catalog
 def command(name: str | None, as_json: bool) -> None:
     """List the devices, or show NAME (a catalog name or the path of a TOML file)."""
     if name is None:
-        rows = [catalog.summary(n) for n in catalog.names()]
+        rows = [
+            {"name": n, "kind": kind, "summary": catalog.summary(n)}
+            for kind in catalog.KINDS
+            for n in catalog.names(kind)
+        ]
         if as_json:
             output.print_json({"devices": rows})
         else:

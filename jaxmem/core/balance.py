@@ -59,7 +59,7 @@ def expected_max(mean: Leaf, n_unit: Leaf) -> Float[Array, "..."]:
         >>> round(float(expected_max(53.0, 4916.0)), 1)
         81.7
     """
-    n = relax.maximum(n_unit, 1.0)
+    n = relax.at_least(n_unit, 1.0)
     z = ndtri((n - 0.375) / (n + 0.25))
     root = relax.sqrt(mean)
     tail = relax.divide(z - z * z * z, 72 * root)

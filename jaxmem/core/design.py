@@ -15,12 +15,13 @@ from typing import Any, dataclass_transform
 
 import jax
 import numpy as np
-from jaxtyping import ArrayLike
 
 from jaxmem.core.errors import InputError
 
-type Leaf = ArrayLike
-"""A traced number: a Python or NumPy number outside jit, an array or a tracer inside."""
+type Leaf = Any
+"""A traced number: a Python or NumPy number outside jit, an array or a tracer inside.
+
+JAX also rebuilds records with placeholders in their leaves, so no narrower type would be true."""
 
 _KEY = "jaxmem"
 
@@ -75,7 +76,7 @@ def leaf(doc: str, *, default: Any = dataclasses.MISSING, **spec: Any) -> Any:
     return _field(Spec(kind="leaf", doc=doc, **spec), default)
 
 
-def count(doc: str, *, default: Any = dataclasses.MISSING, low: float = 1, **spec: Any) -> Any:
+def count(doc: str, *, default: Any = dataclasses.MISSING, low: float = 1.0, **spec: Any) -> Any:
     """A traced whole number, at least `low`."""
     return _field(Spec(kind="leaf", doc=doc, low=low, is_integer=True, **spec), default)
 
@@ -162,14 +163,14 @@ def build[T](cls: type[T], values: Mapping[str, Any], *, where: str = "") -> T:
             raise InputError("field", key, f"a field of {cls.__name__}", known=by_name, where=where)
         given[name] = coerce(by_name[name], value, name, where=where)
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
-        has_default = f.default is not dataclasses.MISSING
-        if f.name not in given and not has_default:
-            rule = by_name[f.name].rule() if by_name[f.name].kind == "leaf" else by_name[f.name].doc
+        if f.name in given:
+            continue
+        spec = by_name[f.name]
+        if f.default is dataclasses.MISSING:
+            rule = spec.rule() if spec.kind == "leaf" else spec.doc
             raise InputError(f.name, None, f"{rule} (it has no default)", where=where)
-        if f.name not in given and by_name[f.name].kind == "leaf":
-            given[f.name] = coerce(by_name[f.name], f.default, f.name, where=where)
-        elif f.name not in given and by_name[f.name].parse is not None:
-            given[f.name] = coerce(by_name[f.name], f.default, f.name, where=where)
+        if spec.kind == "leaf" or spec.parse is not None:
+            given[f.name] = coerce(spec, f.default, f.name, where=where)
     return cls(**given)
 
 

@@ -19,7 +19,7 @@ class InputError(JaxmemError, ValueError):
     """Bad input; `str()` is always a single line.
 
     Args:
-        field: what was wrong, as the user writes it: a path such as `workload.batch`, a key, a file.
+        field: what was wrong, as the user writes it: a path such as `workload.batch`, a key.
         value: what was given.
         expected: what would have been right, with its unit.
         known: the names that would have been accepted; the nearest is suggested.

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 import jax
+import jax.numpy as jnp
 
 from jaxmem.core.design import Leaf, code, leaf, part, record
 

@@ -64,11 +64,12 @@ def run(model: Callable, args: tuple, axes: Sequence[Axis], start: int, n_tile: 
     model = unwrapped(model)
     leaves, treedef = jax.tree.flatten(args)
     with jax.enable_x64(True):
-        leaves = [np.asarray(x) for x in leaves]
-        tables = [tuple(axis.table) for axis in axes]
+        leaves = [jnp.asarray(x) for x in leaves]
+        tables = [tuple(jnp.asarray(t) for t in axis.table) for axis in axes]
         shape = tuple((axis.leaf, axis.stride, len(axis.table[0])) for axis in axes)
-        out = _program(model, treedef, shape, n_tile)(leaves, tables, float(start))
-        return jax.tree.map(np.asarray, out)
+        # A loop of one tile would be inlined and compiled to other code than a longer one.
+        out = _program(model, treedef, shape, max(n_tile, 2))(leaves, tables, jnp.float64(start))
+        return jax.tree.map(lambda x: np.asarray(x)[: n_tile * N_LANE], out)
 
 
 def unwrapped(model: Callable) -> Callable:

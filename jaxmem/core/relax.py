@@ -51,7 +51,7 @@ def floor(x: Leaf):
     return _floor(_real(x))
 
 
-def round(x: Leaf):  # noqa: A001  (NumPy's name for it)
+def round(x: Leaf):
     """Nearest whole number, halves to even. Gradient: 1 (relaxed)."""
     return _round(_real(x))
 
@@ -76,6 +76,18 @@ def maximum(x: Leaf, y: Leaf):
 def minimum(x: Leaf, y: Leaf):
     """The smaller of two. Gradient: exact; half to each at a tie."""
     return jnp.minimum(x, y)
+
+
+def at_least(x: Leaf, low: Leaf):
+    """`x`, but never below `low`: a guard against values that have no meaning.
+
+    Gradient: that of `x` down to and including the guard, where `maximum` would halve it.
+
+    Example:
+        >>> float(at_least(0.2, 1.0)), float(jax.grad(at_least)(1.0, 1.0))
+        (1.0, 1.0)
+    """
+    return jnp.where(jnp.greater_equal(x, low), x, low)
 
 
 def where(predicate, x: Leaf, y: Leaf):

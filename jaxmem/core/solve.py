@@ -20,7 +20,7 @@ N_BISECTION = 24
 
 
 class Constraint(NamedTuple):
-    """`quantity(parameters, batch) <= bound(parameters)`, rising in `batch`; `limit` is its code."""
+    """`quantity(parameters, batch) <= bound(parameters)`, rising in the batch, with its code."""
 
     quantity: Callable[[Any, Any], Any]
     bound: Callable[[Any], Any]

@@ -43,7 +43,9 @@ UNITS = _table()
 """unit as written -> (SI unit, factor)."""
 
 
-def to_si(value: float, unit: str, si_unit: str, *, field: str = "unit", where: str = "") -> float:
+def to_si(
+    value: float | int, unit: str, si_unit: str, *, field: str = "unit", where: str = ""
+) -> float:
     """`value` given in `unit`, in `si_unit`.
 
     Raises:
@@ -57,4 +59,5 @@ def to_si(value: float, unit: str, si_unit: str, *, field: str = "unit", where: 
     if unit not in UNITS or UNITS[unit][0] != si_unit:
         expected = f"a unit of {si_unit} ({', '.join(same[:8])})"
         raise InputError(f"{field}.unit", unit, expected, known=same, where=where)
-    return float(value) * UNITS[unit][1]
+    # Fifteen digits: what was written in decimal is meant in decimal.
+    return float(f"{float(value) * UNITS[unit][1]:.15g}")

@@ -125,7 +125,7 @@ def optimize(
         >>> import jaxmem as jm
         >>> d = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b")
         >>> best = optimize(jm.pim.evaluate, d, jm.Decode.create(batch=8, context_tokens=1024),
-        ...                 {"ch_per_head": [1, 2, 4, 8]}, minimize="latency_s", n_start=4, n_step=4)
+        ...                 {"ch_per_head": [1, 2, 4, 8]}, minimize="latency_s", n_start=4)
         >>> best.choice["ch_per_head"]
         4.0
     """
@@ -201,7 +201,7 @@ class _Search:
         return np.where(feasible & np.isfinite(loss), loss, NOT_FEASIBLE)
 
     def descend(self, start, n_step: int, rate: float, seed: int, direction):
-        """Adam from every start; returns the best point that each visited, and the gradients used."""
+        """Adam from every start: the best point that each visited, and how many gradients."""
         import optax
 
         if not self.moves:

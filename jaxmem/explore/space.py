@@ -163,10 +163,10 @@ def _draw(f: Field, unit: np.ndarray) -> np.ndarray:
 def _full(base: tuple[Any, Any], path: str) -> tuple[int, str]:
     """Which of (design, workload) a path lies in, and its full path there."""
     head, _, rest = path.partition(".")
-    if head == WORKLOAD and rest:
-        return 1, records.resolve(base[1], rest)[0]
     known = [*dict(records.paths(base[0])), *(f"{WORKLOAD}.{p}" for p, _ in records.paths(base[1]))]
     try:
+        if head == WORKLOAD and rest:
+            return 1, records.resolve(base[1], rest)[0]
         return 0, records.resolve(base[0], path)[0]
     except InputError:
         raise InputError("path", path, "a field of the design or workload", known=known) from None
@@ -191,7 +191,7 @@ def _field(design: Any, workload: Any, path: str, values: Any) -> Field:
 
 def _pad(base, fields):
     """Give every layer table, in the base and on the axes, as many rows as the longest."""
-    tables = [x for x in jax.tree.leaves((base, [f.values for f in fields]), is_leaf=_is_table)]
+    tables = jax.tree.leaves((base, [f.values for f in fields]), is_leaf=_is_table)
     n_kind = max((t.n_layer.shape[-1] for t in tables if _is_table(t)), default=0)
 
     def padded(x):

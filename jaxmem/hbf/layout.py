@@ -25,7 +25,7 @@ class Load:
 
 def n_megaplane(design: Any) -> Leaf:
     """Megaplanes of a GPU (the paper's K). Gradient: exact, with M taken as real."""
-    return relax.maximum(n_plane(design.device) / design.planes_per_megaplane, 1.0)
+    return relax.at_least(n_plane(design.device) / design.planes_per_megaplane, 1.0)
 
 
 def megapage_bytes(design: Any) -> Leaf:
@@ -44,7 +44,7 @@ def block_tokens(design: Any, kv_bytes_token_layer: Leaf) -> Leaf:
     Source: FlashAccel V-B; N = floor(4096 M / S), research/flashaccel.md section 2.
     """
     page = design.planes_per_megaplane * design.device.flash.page_bytes
-    return relax.maximum(relax.floor(relax.divide(page, kv_bytes_token_layer, 1.0)), 1.0)
+    return relax.at_least(relax.floor(relax.divide(page, kv_bytes_token_layer, 1.0)), 1.0)
 
 
 def weight_load(design: Any, n_bytes: Leaf) -> Load:

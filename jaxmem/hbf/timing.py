@@ -25,7 +25,7 @@ def read_s(design: Any, load: Load) -> Leaf:
     fill_s = load.mean * layout.n_megaplane(design) * layout.megapage_bytes(design)
     sram_bytes = design.sram_bytes * design.device.n_stack
     sram_rate = sram_bytes / (2 * flash.read_s)
-    starved_s = fill_s / relax.maximum(sram_rate, 1.0)
+    starved_s = fill_s / relax.at_least(sram_rate, 1.0)
     limited_s = relax.where(design.is_prefetched > 0, starved_s, 0.0)
     hbm_s = load.replicated_bytes / hbm_bytes_per_s(design.device)
     return relax.maximum(relax.maximum(flash_s, limited_s), hbm_s)
@@ -37,7 +37,7 @@ def stall_s(design: Any, n_bytes: Leaf) -> Leaf:
     Without prefetch one hyperpage is outstanding at a time (research/flashaccel.md section 2).
     """
     flash = design.device.flash
-    hyperpage_bytes = relax.maximum(n_plane(design.device), 1.0) * flash.page_payload_bytes
+    hyperpage_bytes = relax.at_least(n_plane(design.device), 1.0) * flash.page_payload_bytes
     exposed_s = relax.ceil(n_bytes / hyperpage_bytes) * flash.read_s
     return relax.where(design.is_prefetched > 0, 0.0, exposed_s)
 

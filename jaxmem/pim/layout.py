@@ -43,32 +43,32 @@ def shape(design: Any, layer: Any) -> Shape:
     """
     device = design.device
     row = row_bursts(device)
-    automatic = relax.maximum(relax.floor(device.n_channel / relax.maximum(layer.n_kv, 1.0)), 1.0)
+    automatic = relax.at_least(relax.floor(device.n_channel / relax.at_least(layer.n_kv, 1.0)), 1.0)
     c = relax.where(design.ch_per_head > 0, design.ch_per_head, automatic)
-    element_burst = device.burst_bytes / relax.maximum(layer.kv_element_bytes, 1e-3)
-    key_bursts = relax.maximum(relax.ceil(layer.head_dim / element_burst), 1.0)
-    value_groups = relax.maximum(relax.ceil(layer.head_dim / device.n_bank), 1.0)
+    element_burst = device.burst_bytes / relax.at_least(layer.kv_element_bytes, 1e-3)
+    key_bursts = relax.at_least(relax.ceil(layer.head_dim / element_burst), 1.0)
+    value_groups = relax.at_least(relax.ceil(layer.head_dim / device.n_bank), 1.0)
     span = relax.minimum(c, value_groups)
-    n_interleave = relax.maximum(relax.floor(c / span), 1.0)
+    n_interleave = relax.at_least(relax.floor(c / span), 1.0)
     value_rows = relax.ceil(value_groups / span)
-    key_groups = relax.maximum(relax.ceil(design.block_tokens / device.n_bank), 1.0)
-    value_bursts = relax.maximum(relax.ceil(design.block_tokens / element_burst), 1.0)
-    key_groups_row = relax.maximum(relax.floor(row / key_bursts), 1.0)
+    key_groups = relax.at_least(relax.ceil(design.block_tokens / device.n_bank), 1.0)
+    value_bursts = relax.at_least(relax.ceil(design.block_tokens / element_burst), 1.0)
+    key_groups_row = relax.at_least(relax.floor(row / key_bursts), 1.0)
     key_blocks_set = relax.floor(value_rows * c * key_groups_row / key_groups)
     value_blocks_set = relax.floor(row / value_bursts) * n_interleave
-    n_group = relax.maximum(relax.floor(device.n_channel / c), 1.0)
+    n_group = relax.at_least(relax.floor(device.n_channel / c), 1.0)
     return Shape(
         ch_per_head=c,
-        n_round=relax.maximum(relax.ceil(layer.n_kv / n_group), 1.0),
-        n_query=layer.n_q / relax.maximum(layer.n_kv, 1.0),
+        n_round=relax.at_least(relax.ceil(layer.n_kv / n_group), 1.0),
+        n_query=layer.n_q / relax.at_least(layer.n_kv, 1.0),
         key_bursts=key_bursts,
         key_groups=key_groups,
         key_groups_row=key_groups_row,
         value_rows=value_rows,
         value_bursts=value_bursts,
         n_interleave=n_interleave,
-        blocks_set=relax.maximum(relax.minimum(key_blocks_set, value_blocks_set), 1.0),
-        slots_row=relax.maximum(relax.floor(row / (value_rows * value_bursts)), 1.0),
+        blocks_set=relax.at_least(relax.minimum(key_blocks_set, value_blocks_set), 1.0),
+        slots_row=relax.at_least(relax.floor(row / (value_rows * value_bursts)), 1.0),
     )
 
 
@@ -83,10 +83,11 @@ def run_blocks(design: Any, s: Shape, n_block: Leaf) -> Leaf:
     known = relax.where(is_known, design.expected_run_blocks, 1.0)
     longest = relax.minimum(row_blocks, design.policy.run_max_blocks)
     granule = relax.where(design.policy.shares_rowset > 0, design.policy.own_blocks, row_blocks)
-    unmerged = relax.minimum(granule, longest)
+    # At a tie the row is what limits: a longer block shortens it in blocks.
+    unmerged = relax.where(longest <= granule, longest, granule)
     cap = relax.where(design.policy.merges_adjacent > 0, longest, unmerged)
     run = relax.where(is_known, relax.minimum(known, cap), unmerged)
-    return relax.maximum(relax.minimum(run, n_block), 1.0)
+    return relax.at_least(relax.minimum(run, n_block), 1.0)
 
 
 def query_key(design: Any, s: Shape, n_token: Leaf) -> Load:
@@ -98,7 +99,7 @@ def query_key(design: Any, s: Shape, n_token: Leaf) -> Load:
     """
     n_block = relax.ceil(n_token / design.block_tokens)
     n_step = relax.ceil(n_block / s.ch_per_head) * s.key_groups
-    run = run_blocks(design, s, relax.maximum(n_block, 1.0))
+    run = run_blocks(design, s, relax.at_least(n_block, 1.0))
     run_steps = relax.ceil(run / s.ch_per_head) * s.key_groups
     n_row = n_block / run * relax.ceil(run_steps / s.key_groups_row)
     one = Load(
@@ -120,7 +121,7 @@ def score_value(design: Any, s: Shape, n_token: Leaf) -> Load:
     n_all = relax.ceil(n_token / design.block_tokens)
     n_full = relax.floor(n_token / design.block_tokens)
     n_block = relax.where(has_zone, n_full, n_all)
-    run = run_blocks(design, s, relax.maximum(n_block, 1.0))
+    run = run_blocks(design, s, relax.at_least(n_block, 1.0))
     n_run = n_block / run
     n_column = n_block / s.n_interleave * s.value_bursts
     full = Load(

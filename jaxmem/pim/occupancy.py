@@ -14,9 +14,9 @@ from jaxmem.pim.layout import Shape, zone_rows
 
 def n_granule(design: Any, s: Shape, n_layer: Leaf, batch: Leaf) -> Leaf:
     """Order-2 granules of a layer, beside the Commit Zone of `batch` requests."""
-    rows = relax.floor(design.device.n_row / relax.maximum(n_layer, 1.0))
+    rows = relax.floor(design.device.n_row / relax.at_least(n_layer, 1.0))
     rows = relax.floor(rows / s.n_round) - zone_rows(design, s, batch)
-    n_set = relax.maximum(relax.floor(rows / (2 * s.value_rows)), 0.0)
+    n_set = relax.at_least(relax.floor(rows / (2 * s.value_rows)), 0.0)
     return n_set * relax.floor(s.blocks_set / granule_blocks(design, s))
 
 

@@ -9,7 +9,6 @@ import tomllib
 from importlib import resources
 from typing import Any, Self
 
-
 from jaxmem.core.design import Leaf, build, code, count, design, flag, leaf, static
 from jaxmem.core.errors import InputError
 

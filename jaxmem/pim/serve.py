@@ -260,6 +260,6 @@ def _metrics(design, workload, batch, feasible, limit) -> PimMetrics:
         energy_parts=joule,
         row_activations=n_activation,
         hit_rate=jnp.nan * batch,
-        run_blocks=layout.run_blocks(design, s, relax.maximum(n_block, 1.0)),
+        run_blocks=layout.run_blocks(design, s, relax.at_least(n_block, 1.0)),
     )
     return mask(metrics, feasible)

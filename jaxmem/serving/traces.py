@@ -39,7 +39,7 @@ def read_lengths(path: str | Path) -> Lengths:
     """Lengths of every request of a CSV file.
 
     Raises:
-        InputError: no such file, no length columns, an empty file, or a bad row, by line and column.
+        InputError: no such file, no length columns, an empty file, or a bad row, by its line.
     """
     rows = list(_rows(Path(path)))
     if not rows:
@@ -81,7 +81,11 @@ def _rows(path: Path) -> Iterator[tuple[int, int]]:
             columns = _columns(header, name)
             for row in reader:
                 if row:
-                    yield tuple(_length(row, header, c, name, reader.line_num) for c in columns)
+                    prompt, response = columns
+                    yield (
+                        _length(row, header, prompt, name, reader.line_num),
+                        _length(row, header, response, name, reader.line_num),
+                    )
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError("lengths", name, f"a UTF-8 CSV file ({error})") from None
 

@@ -118,7 +118,7 @@ def step(
     n_local, request_local = n_token / parallel.dp, n_request / parallel.dp
     # Tokens that meet at one set of all experts: the whole node, or a part where ep is smaller.
     n_routed = n_token * parallel.ep / (parallel.tp * parallel.dp)
-    new_tokens = n_token / n_request
+    new_tokens = relax.divide(n_token, n_request, 1.0)
 
     part_s = dict.fromkeys(("attention", "kv", "ffn", "expert", "collective", "overhead"), 0.0)
     weight_bytes, kv_bytes, link_bytes = 0.0, 0.0, 0.0

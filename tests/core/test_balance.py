@@ -27,7 +27,7 @@ def test_exact_sum_is_scipys(mean, n_unit):
 
 @pytest.mark.usefixtures("x64")
 def test_closed_form_error_is_as_stated():
-    """0.62 % at worst from a mean of 5 up (research/flashaccel.md section 2); few units are worst."""
+    """0.62 % at worst from a mean of 5 up (research/flashaccel.md section 2)."""
     mean, unit = np.meshgrid(MEAN, UNIT)
     exact = np.vectorize(scipy_max)(mean, unit)
     closed = balance.expected_max(jnp.asarray(mean), jnp.asarray(unit))

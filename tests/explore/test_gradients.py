@@ -1,4 +1,4 @@
-"""Gradients of both `evaluate`s in every swept leaf: finite, right where smooth, useful elsewhere."""
+"""Gradients of both `evaluate`s in every swept leaf: finite, exact where smooth, useful else."""
 
 import dataclasses
 
@@ -14,34 +14,30 @@ from jaxmem.core.program import unwrapped
 PIM = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b")
 HBF = jm.hbf.Design.create(device="8xCSI", llm="qwen3-235b-a22b")
 
-# field -> (values to sample from, in lattice order). A continuous field steps by 3 %.
+# field -> values to sample from, in lattice order
 PIM_LATTICE = {
     "ch_per_head": [1, 2, 4, 8],
     "policy.own_blocks": [1, 2, 4, 8, 16, 32, 64],
     "block_tokens": [16, 32, 64, 128],
-    "workload.batch": list(range(1, 65)),
-    "workload.context_tokens": list(range(64, 4096, 16)),
+    "expected_run_blocks": [4, 8, 12, 16, 24, 32, 48, 64],
 }
 HBF_LATTICE = {
     "planes_per_megaplane": [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96],
     "device.n_stack": [2, 3, 4, 5, 6, 7, 8],
-    "workload.input_tokens": list(range(512, 16384, 512)),
-    "workload.output_tokens": list(range(256, 8192, 256)),
 }
 PIM_SMOOTH = [
     "device.clock_s", "device.timing.n_mode_change", "device.host.hbm_bytes_per_s",
     "device.host.operator_s", "device.energy.mac_all_bank_j", "policy.overlap",
-    "expected_run_blocks",
 ]  # fmt: skip
 HBF_SMOOTH = [
-    "device.flash.read_s", "device.flash.read_j_per_byte", "device.gpu.matmul_efficiency",
+    "device.flash.read_s", "device.flash.read_j_per_byte", "device.flash.program_s",
     "device.scale_up.bytes_per_s", "device.gpu.operator_s", "retention_s", "device.gpu.tdp_w",
 ]  # fmt: skip
 METRICS = ["latency_s", "energy_j", "tokens_per_s"]
 
 
-def values_of(fn, design, workload, paths):
-    """A function of the values at `paths` alone: every real metric."""
+def values_of(fn, design, workload, paths, metrics):
+    """A function of the values at `paths` alone: some metrics."""
 
     def evaluate(*values):
         d, w = design, workload
@@ -51,55 +47,68 @@ def values_of(fn, design, workload, paths):
             else:
                 d = records.put(d, path, value)
         m = unwrapped(fn)(d, w)
-        return jnp.stack([jnp.asarray(getattr(m, name)) for name in METRICS])
+        return jnp.stack([jnp.asarray(getattr(m, name)) for name in metrics])
 
     return evaluate
 
 
-def points(lattice, n, seed, inner=True):
-    rng = np.random.default_rng(seed)
-    return [
-        np.asarray([rng.integers(0, len(v) - int(inner)) for v in lattice.values()])
-        for _ in range(n)
-    ]
+CASES = {
+    "pim decode": (
+        jm.pim.evaluate, PIM, jm.Decode.create(batch=8, context_tokens=1024),
+        {**PIM_LATTICE, "workload.batch": list(range(1, 65)),
+         "workload.context_tokens": list(range(128, 4096, 128))},
+        ["latency_s", "energy_j", "tokens_per_s"],
+    ),
+    "pim serve": (
+        jm.pim.evaluate, PIM, jm.Serve.create(input_tokens=1024, output_tokens=256, slo_s=0.04),
+        {**PIM_LATTICE, "workload.input_tokens": list(range(128, 4096, 128)),
+         "workload.slo_s": list(np.linspace(0.02, 0.08, 40))},
+        ["batch", "tokens_per_s"],
+    ),
+    "hbf decode": (
+        jm.hbf.evaluate, HBF, jm.Decode.create(batch=64, context_tokens=4096),
+        {**HBF_LATTICE, "workload.batch": list(range(8, 1024, 8)),
+         "workload.context_tokens": list(range(512, 16384, 512))},
+        ["latency_s", "energy_j", "tokens_per_s"],
+    ),
+    "hbf serve": (
+        jm.hbf.evaluate, HBF, jm.Serve.create(input_tokens=2000, output_tokens=500, slo_s=0.1),
+        {**HBF_LATTICE, "workload.input_tokens": list(range(512, 16384, 512)),
+         "workload.output_tokens": list(range(256, 8192, 256)),
+         "workload.slo_s": list(np.linspace(0.03, 0.2, 40))},
+        ["batch", "tokens_per_s"],
+    ),
+}  # fmt: skip
+"""Under an objective the batch takes up every slack, so a step's own time only saws below it."""
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("system", ["pim", "hbf"])
-def test_sign_of_the_secant_over_one_lattice_step(system):
+@pytest.mark.parametrize("case", CASES)
+def test_sign_of_the_secant_over_one_lattice_step(case):
     """At 90 % or more of random points, for every lattice field and metric."""
-    if system == "pim":
-        fn, design, lattice = jm.pim.evaluate, PIM, PIM_LATTICE
-        workload = jm.Decode.create(batch=8, context_tokens=1024)
-    else:
-        fn, design, lattice = jm.hbf.evaluate, HBF, HBF_LATTICE
-        workload = jm.Serve.create(input_tokens=2000, output_tokens=500, slo_s=0.1)
+    fn, design, workload, lattice, metrics = CASES[case]
     paths = list(lattice)
-    evaluate = values_of(fn, design, workload, paths)
+    evaluate = values_of(fn, design, workload, paths, metrics)
     forward = jax.jit(jax.vmap(evaluate))
     slope = jax.jit(jax.vmap(jax.jacfwd(evaluate, argnums=tuple(range(len(paths))))))
     table = [np.asarray(v, float) for v in lattice.values()]
-    index = np.stack(points(lattice, 200, 0))
-    here = [t[index[:, i]] for i, t in enumerate(table)]
+    rng = np.random.default_rng(0)
+    index = np.stack([rng.integers(0, len(t) - 1, 300) for t in table])
+    here = [t[i] for t, i in zip(table, index, strict=True)]
     base, slopes = np.asarray(forward(*here)), [np.asarray(s) for s in slope(*here)]
     report = {}
     for i, path in enumerate(paths):
         there = list(here)
-        there[i] = table[i][index[:, i] + 1]
+        there[i] = table[i][index[i] + 1]
         secant = np.asarray(forward(*there)) - base
-        for m, metric in enumerate(METRICS):
-            ok = np.isfinite(base[:, m]) & np.isfinite(secant[:, m])
+        for m, metric in enumerate(metrics):
             assert np.isfinite(slopes[i][:, m]).all(), (path, metric)
-            # A secant or a slope within rounding of zero has no sign of its own.
-            scale = np.abs(base[ok, m])
-            step = (there[i] - here[i])[ok]
-            flat = 1e-9 * scale
-            s = np.where(np.abs(secant[ok, m]) <= flat, 0, np.sign(secant[ok, m]))
-            g = np.where(np.abs(slopes[i][ok, m] * step) <= flat, 0, np.sign(slopes[i][ok, m]))
-            moves = s != 0
+            # A change within rounding of zero has no sign.
+            moves = np.abs(secant[:, m]) > 1e-9 * np.abs(base[:, m])  # False for NaN
             if moves.sum() >= 20:
-                report[path, metric] = float((s == g)[moves].mean())
-    assert report
+                same = np.sign(secant[:, m]) == np.sign(slopes[i][:, m])
+                report[path, metric] = float(same[moves].mean())
+    assert len(report) >= len(paths)
     bad = {k: v for k, v in report.items() if v < 0.9}
     assert not bad, bad
 
@@ -115,7 +124,7 @@ def test_equal_to_finite_differences_where_smooth(system):
     else:
         fn, design, paths = jm.hbf.evaluate, HBF, HBF_SMOOTH
         workload = jm.Decode.create(batch=256, context_tokens=8000)
-    evaluate = values_of(fn, design, workload, paths)
+    evaluate = values_of(fn, design, workload, paths, METRICS)
     at = [float(records.get(design, p)) for p in paths]
     slopes = jax.jit(jax.jacrev(evaluate, argnums=tuple(range(len(paths)))))(*at)
     forward = jax.jit(evaluate)
@@ -132,37 +141,38 @@ def test_equal_to_finite_differences_where_smooth(system):
 
 
 @pytest.mark.usefixtures("x64")
-def test_finite_in_every_leaf_everywhere():
+@pytest.mark.parametrize("system", ["pim", "hbf"])
+@pytest.mark.parametrize("kind", ["decode", "serve"])
+def test_finite_in_every_leaf_everywhere(system, kind):
     """Reverse mode, every float leaf at once, over feasible, infeasible and edge points."""
-    cases = [
-        (jm.pim.evaluate, PIM, jm.Decode.create(batch=b, context_tokens=c))
-        for b, c in ((1, 1), (1, 16), (32, 2048), (4096, 10**6))
-    ] + [
-        (jm.pim.evaluate, PIM, jm.Serve.create(slo_s=s)) for s in (1e-6, 0.03, np.inf)
-    ] + [
-        (jm.hbf.evaluate, d, jm.Serve.create(input_tokens=5000, slo_s=s))
-        for s in (1e-6, 0.05, np.inf)
-        for d in (HBF, jm.hbf.Design.create(device="8xH200", llm="llama3.1-405b"))
-    ]  # fmt: skip
-    for fn, design, workload in cases:
-        leaves, treedef = jax.tree.flatten((design, workload))
-        real = [i for i, x in enumerate(leaves) if np.issubdtype(np.asarray(x).dtype, np.floating)]
+    if system == "pim":
+        fn, designs = jm.pim.evaluate, [PIM]
+    else:
+        plain = records.put(HBF, "device", records.put(HBF.device, "n_stack", np.float64(0)))
+        fn, designs = jm.hbf.evaluate, [HBF, plain]
+    if kind == "decode":
+        sizes = ((1, 1), (1, 16), (32, 2048), (4096, 10**6))
+        works = [jm.Decode.create(batch=b, context_tokens=c) for b, c in sizes]
+    else:
+        works = [jm.Serve.create(input_tokens=5000, slo_s=s) for s in (1e-6, 0.05, np.inf)]
+    leaves, treedef = jax.tree.flatten((designs[0], works[0]))
+    real = [i for i, x in enumerate(leaves) if np.issubdtype(np.asarray(x).dtype, np.floating)]
 
-        def total(values, leaves=leaves, real=real, treedef=treedef, fn=fn):
-            full = list(leaves)
-            for i, v in zip(real, values, strict=True):
-                full[i] = v
-            m = unwrapped(fn)(*jax.tree.unflatten(treedef, full))
-            return sum(jnp.nan_to_num(getattr(m, name)) for name in METRICS)
+    def total(values, rest):
+        full = list(rest)
+        for i, v in zip(real, values, strict=True):
+            full[i] = v
+        m = unwrapped(fn)(*jax.tree.unflatten(treedef, full))
+        return sum(jnp.nan_to_num(getattr(m, name)) for name in METRICS)
 
-        slopes = jax.grad(total)([jnp.asarray(leaves[i]) for i in real])
-        names = [
-            jax.tree_util.keystr(k)
-            for k, _ in jax.tree_util.tree_flatten_with_path((design, workload))[0]
-        ]
-        for i, s in zip(real, slopes, strict=True):
-            known = np.isfinite(np.asarray(leaves[i])) | ~np.isinf(np.asarray(leaves[i]))
-            assert np.isfinite(np.where(known, s, 0)).all(), names[i]
+    slope = jax.jit(jax.grad(total))
+    for design in designs:
+        for work in works:
+            values = [jnp.asarray(x) for x in jax.tree.leaves((design, work))]
+            slopes = slope([values[i] for i in real], values)
+            for i, s in zip(real, slopes, strict=True):
+                keys = jax.tree_util.tree_flatten_with_path((design, work))[0][i][0]
+                assert np.isfinite(s).all(), (jax.tree_util.keystr(keys), work)
 
 
 def test_batch_moves_with_the_objective():

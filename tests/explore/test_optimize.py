@@ -79,8 +79,10 @@ def test_gradients_earn_their_keep():
 
 
 def test_says_when_nothing_qualifies():
-    found = jm.optimize(jm.pim.evaluate, PIM, DECODE, {"ch_per_head": [1, 2, 4]}, minimize="latency_s",
-                        subject_to=[jm.at_most("latency_s", 1e-9)], n_start=2, n_step=4)  # fmt: skip
+    found = jm.optimize(
+        jm.pim.evaluate, PIM, DECODE, {"ch_per_head": [1, 2, 4]}, minimize="latency_s",
+        subject_to=[jm.at_most("latency_s", 1e-9)], n_start=2, n_step=4,
+    )  # fmt: skip
     assert not found.feasible
 
 

@@ -40,11 +40,13 @@ def test_next_batch_breaks_the_objective(llm, slo_s):
     assert float(m.batch) % dp == 0
     assert float(m.latency_s) <= slo_s
     # Serve charges the prompt's write-back too, so its own step time is what must break.
+    import dataclasses
+
+    import jax
+
     from jaxmem.hbf.serve import step_time
     from jaxmem.llm import resolve
     from jaxmem.xpu.step import total_s
-    import dataclasses
-    import jax
 
     with jax.enable_x64(True):
         full = dataclasses.replace(d, parallel=resolve(d.parallel, d.llm, d.device.n_gpu))
@@ -64,7 +66,7 @@ def test_peak_rates():
 
 
 def test_kv_block_and_megablock():
-    """N = 32 tokens for 405B and 64 for Qwen3-235B at M = 32; a megablock of 256 pages is 32 MiB."""
+    """N = 32 tokens for 405B, 64 for Qwen3-235B at M = 32; a megablock of 256 pages is 32 MiB"""
     d = design()
     assert float(layout.block_tokens(d, 4096.0)) == 32
     assert float(layout.block_tokens(d, 2048.0)) == 64
@@ -91,7 +93,7 @@ def test_replication_moves_a_few_percent():
 
 
 def test_batch_256_is_near_hbm():
-    """FlashAccel VII-C: within about 4 % of HBM at the same batch, and far off without its parts."""
+    """FlashAccel VII-C: within about 4 % of HBM at the same batch, far off without its parts."""
     work = jm.Decode.create(batch=256, context_tokens=10_640)
     hbm = float(jm.hbf.evaluate(design(device="8xH200"), work).latency_s)
     full = float(jm.hbf.evaluate(design(), work).latency_s)

@@ -1,0 +1,105 @@
+"""Models by name: the zoo's files, a user's config.json, or a dict.
+
+Each file holds a Hugging Face configuration as published, so that the zoo and users' files take one
+road; only the file that is asked for is read.
+"""
+
+import dataclasses
+import functools
+import json
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jaxmem.core.errors import InputError
+from jaxmem.llm import hf
+from jaxmem.llm.model import ELEMENT_BYTES, KV_ELEMENT_BYTES, LLM
+from jaxmem.llm.table import LayerTable, table
+
+
+def load(what: Any, *, weight_dtype: str | None = None, kv_dtype: str | None = None) -> LLM:
+    """A model.
+
+    Args:
+        what: a zoo name or Hugging Face id (case does not matter), the path of a config.json (or of
+            its folder), a dict as in config.json, or an `LLM`.
+        weight_dtype: store matrices in another format of `ELEMENT_BYTES`.
+        kv_dtype: store the KV cache in another format of `KV_ELEMENT_BYTES`.
+
+    Raises:
+        InputError: no such model or file, or a configuration that is not understood.
+
+    Example:
+        >>> load("Qwen/Qwen3-4B").n_param
+        4022468096
+    """
+    model = _load(what)
+    if weight_dtype is not None:
+        _check("weight_dtype", weight_dtype, ELEMENT_BYTES)
+        model = dataclasses.replace(model, matrix_dtype=weight_dtype, expert_dtype=weight_dtype)
+    if kv_dtype is not None:
+        _check("kv_dtype", kv_dtype, KV_ELEMENT_BYTES)
+        model = dataclasses.replace(model, kv_dtype=kv_dtype)
+    return model
+
+
+def layer_table(what: Any) -> LayerTable:
+    """The layer table of anything that `load` takes, or the table itself."""
+    return what if isinstance(what, LayerTable) else table(load(what))
+
+
+def names() -> list[str]:
+    """Names in the zoo, in alphabetical order."""
+    return sorted(p.name.removesuffix(".toml") for p in _folder().iterdir())
+
+
+def published(name: str) -> dict[str, Any]:
+    """What was published of a zoo model: label, exact count where known, sources, confidence."""
+    return {k: v for k, v in _entry(_known(name)).items() if k != "config"}
+
+
+def _load(what: Any) -> LLM:
+    if isinstance(what, LLM):
+        return what
+    if isinstance(what, dict):
+        return hf.from_config(what, name=str(what.get("_name_or_path") or "config"))
+    text = str(what)
+    path = Path(text)
+    if text.endswith(".json") or path.is_file():
+        return hf.read(path)
+    if (path / "config.json").is_file():
+        return hf.read(path / "config.json")
+    name = _known(text)
+    entry = _entry(name)
+    return hf.from_config(json.loads(entry["config"]), name=name, source=entry["sources"][0])
+
+
+def _known(name: str) -> str:
+    folded = name.lower()
+    if folded in names():
+        return folded
+    ids = _ids()
+    if folded in ids:
+        return ids[folded]
+    expected = "a zoo name, a Hugging Face id of the zoo or the path of a config.json"
+    raise InputError("model", name, expected, known=names())
+
+
+def _check(field: str, value: str, known: dict[str, float]) -> None:
+    if value not in known:
+        raise InputError(field, value, "one of " + ", ".join(known), known=known)
+
+
+def _folder():
+    return resources.files("jaxmem.llm") / "zoo"
+
+
+@functools.cache
+def _entry(name: str) -> dict[str, Any]:
+    return tomllib.loads((_folder() / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _ids() -> dict[str, str]:
+    return {_entry(name)["id"].lower(): name for name in names()}
