@@ -12,6 +12,9 @@ hook = install_import_hook("jaxmem", "shape_checker.check")
 hook.__enter__()
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Programs compiled once serve every worker, and the next run.
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("fixed")
 

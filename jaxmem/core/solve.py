@@ -6,11 +6,13 @@ g(batch, parameters) = bound, by the implicit function theorem. Nothing is diffe
 the bisection, so a gradient costs about as much as one more evaluation.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxmem.core.design import Leaf
@@ -44,42 +46,49 @@ def largest_batch(
     Gradient: relaxed: d batch / d p = (d bound / d p - d quantity / d p) / (d quantity / d batch)
         of the binding constraint; that of `max_batch` where it binds.
     """
-    fixed = jax.tree.map(jax.lax.stop_gradient, parameters)
-    top = jax.lax.stop_gradient(jnp.floor(jnp.minimum(max_batch, 2.0**N_BISECTION - 1)))
-    bounds = [c.bound(fixed) for c in constraints]
+    return _largest(tuple(constraints), parameters, max_batch)
 
-    def violated(batch):
-        return [
-            ~(c.quantity(fixed, batch) <= bound)
-            for c, bound in zip(constraints, bounds, strict=True)
-        ]
 
-    def halve(_, interval):
-        low, high = interval
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _largest(constraints, parameters, max_batch):
+    top = jnp.floor(jnp.minimum(max_batch, 2.0**N_BISECTION - 1))
+    bounds = [c.bound(parameters) for c in constraints]
+
+    def halve(_, state):
+        low, high, limit = state
         middle = jnp.ceil((low + high) / 2)
-        is_bad = jnp.stack(violated(middle)).any(0)
-        return jnp.where(is_bad, low, middle), jnp.where(is_bad, middle - 1, high)
+        broken = jnp.zeros(jnp.shape(top), jnp.int32)  # code of the first constraint violated
+        for c, bound in reversed(list(zip(constraints, bounds, strict=True))):
+            is_met = c.quantity(parameters, middle) <= bound
+            broken = jnp.where(is_met, broken, c.limit)
+        is_bad = broken > 0
+        # Batches found too large only ever shrink, so the last one's code is that of the next.
+        return (
+            jnp.where(is_bad, low, middle),
+            jnp.where(is_bad, middle - 1, high),
+            jnp.where(is_bad, broken, limit),
+        )
 
-    start = (jnp.zeros_like(top), top)
-    found, _ = jax.lax.fori_loop(0, N_BISECTION, halve, start)
-
-    batch = found + (max_batch - jax.lax.stop_gradient(max_batch))
-    limit = jnp.zeros(jnp.shape(found), jnp.int32)
-    is_open = found < top
-    for constraint, is_bad in zip(constraints, violated(found + 1), strict=True):
-        binds = is_open & is_bad & (limit == 0)
-        batch = jnp.where(binds, _on(constraint, parameters, fixed, found), batch)
-        limit = jnp.where(binds, constraint.limit, limit)
-    return batch, limit
+    start = (jnp.zeros_like(top), top, jnp.zeros(jnp.shape(top), jnp.int32))
+    found, _, limit = jax.lax.fori_loop(0, N_BISECTION, halve, start)
+    return found, jnp.where(found < top, limit, 0)
 
 
-def _on(constraint: Constraint, parameters, fixed, found):
-    """`found`, moving with the parameters as the solution of quantity = bound does."""
+@_largest.defjvp
+def _(constraints, primals, tangents):
+    parameters, _ = primals
+    moved, max_moved = tangents
+    found, limit = _largest(constraints, *primals)
+    tangent = jnp.where(limit == 0, max_moved, 0.0)
     one = jnp.ones_like(found)
-    _, slope = jax.jvp(lambda b: constraint.quantity(fixed, b), (found,), (one,))
-    rises = jax.lax.stop_gradient(slope) > 0
-    safe = jnp.where(rises, jax.lax.stop_gradient(slope), 1.0)
-    gap = constraint.bound(parameters) - constraint.quantity(parameters, found)
-    # An infinite bound never binds, but its gap must not make inf - inf.
-    moved = jnp.where(jnp.isfinite(gap) & rises, gap / safe, 0.0)
-    return found + (moved - jax.lax.stop_gradient(moved))
+    for c in constraints:
+
+        def gap(p, c=c):
+            return c.bound(p) - c.quantity(p, found)
+
+        _, gap_moved = jax.jvp(gap, (parameters,), (moved,))
+        _, slope = jax.jvp(lambda b, c=c: c.quantity(parameters, b), (found,), (one,))
+        rises = slope > 0
+        on_this = jnp.where(rises, gap_moved / jnp.where(rises, slope, 1.0), 0.0)
+        tangent = jnp.where(limit == c.limit, on_this, tangent)
+    return (found, limit), (tangent, np.zeros(jnp.shape(limit), jax.dtypes.float0))

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxmem.core import design as records
 from jaxmem.core.metrics import LIMITS
-from jaxmem.core.program import N_LANE, Axis, run
+from jaxmem.core.program import N_LANE, Axis, Program
 from jaxmem.explore import space as spaces
 
 CHUNK_POINTS = 32 * N_LANE
@@ -96,10 +96,11 @@ def evaluated(
     n_tile = -(-chunk_points // N_LANE)
     n_worker = min(2, os.cpu_count() or 1)
     starts = iter(range(0, n_point, chunk_points))
+    program = Program(fn, base, axes)
 
     def work(start):
         size = min(chunk_points, n_point - start)
-        return jax.tree.map(lambda x: x[:size], run(fn, base, axes, start, n_tile))
+        return jax.tree.map(lambda x: x[:size], program.run(start, n_tile))
 
     # The first chunk compiles the program alone; the others then share it.
     yield 0, work(next(starts))

@@ -52,7 +52,7 @@ def evaluate(design: Design, workload: Decode | Serve) -> HbfMetrics:
         limit = _violated(design, workload, local)
         return _metrics(design, workload, local, workload.batch, limit == 0, limit)
     top = relax.floor(workload.max_batch / parallel.dp)
-    local, limit = largest_batch(_CONSTRAINTS, (design, workload), top)
+    local, limit = largest_batch((*_FITS, _IN_TIME), (design, workload), top)
     runs = local >= 1
     local = relax.where(runs, local, 1.0)
     return _metrics(design, workload, local, local * parallel.dp, runs, limit)
@@ -92,7 +92,7 @@ def kv_written_bytes(design: Design, workload: Decode | Serve) -> Leaf:
 def _violated(design: Design, workload: Decode, local_batch: Leaf):
     """Code of the first constraint that a given batch breaks, 0 for none."""
     limit = jnp.int32(LIMITS["none"])
-    for c in reversed(_CONSTRAINTS):
+    for c in reversed(_FITS):
         is_met = c.quantity((design, workload), local_batch) <= c.bound((design, workload))
         limit = jnp.where(is_met, limit, c.limit)
     return limit
@@ -124,16 +124,15 @@ def _is_consistent(point, batch):
     return jnp.where(is_bad & (batch > 0), jnp.inf, 0.0 * batch)
 
 
-def _slo_s(point):
-    workload = point[1]
-    return workload.slo_s if isinstance(workload, Serve) else jnp.inf
-
-
-_CONSTRAINTS = (
+_FITS = (
     Constraint(_is_consistent, lambda point: 0.0, LIMITS["invalid"]),
     Constraint(_held, lambda point: occupancy.capacity_bytes(point[0]), LIMITS["capacity"]),
     Constraint(_buffered, lambda point: hbm_bytes(point[0].device), LIMITS["hbm_buffer"]),
-    Constraint(lambda point, batch: total_s(step_time(*point, batch)), _slo_s, LIMITS["slo"]),
+)
+_IN_TIME = Constraint(
+    lambda point, batch: total_s(step_time(*point, batch)),
+    lambda point: point[1].slo_s,
+    LIMITS["slo"],
 )
 
 

@@ -15,6 +15,8 @@ from jaxmem.core.design import Leaf, design, leaf
 from jaxmem.llm.model import ELEMENT_BYTES, KV_ELEMENT_BYTES, LLM, window_tokens
 from jaxmem.llm.parallel import Parallel
 
+MIN_KIND = 2
+"""Rows of every table, padded: as many as any model of the zoo has, so that all sum alike."""
 DENSE_OPERATORS, EXPERT_OPERATORS = 10.0, 14.0
 """Operators of a layer that a fixed time is charged for (research/flashaccel.md section 3)."""
 
@@ -113,6 +115,7 @@ def table(llm: LLM, parallel: Parallel | None = None) -> LayerTable:
         "activation_bytes": width,
     }
     whole = LayerTable(**columns, **{k: np.float64(v) for k, v in model.items()})
+    whole = pad(whole, MIN_KIND)
     return whole if parallel is None else shard(whole, parallel)
 
 

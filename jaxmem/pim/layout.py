@@ -83,10 +83,10 @@ def run_blocks(design: Any, s: Shape, n_block: Leaf) -> Leaf:
     known = relax.where(is_known, design.expected_run_blocks, 1.0)
     longest = relax.minimum(row_blocks, design.policy.run_max_blocks)
     granule = relax.where(design.policy.shares_rowset > 0, design.policy.own_blocks, row_blocks)
-    # At a tie the row is what limits: a longer block shortens it in blocks.
+    # At ties the row is what limits: a longer block leaves it room for fewer.
     unmerged = relax.where(longest <= granule, longest, granule)
     cap = relax.where(design.policy.merges_adjacent > 0, longest, unmerged)
-    run = relax.where(is_known, relax.minimum(known, cap), unmerged)
+    run = relax.where(is_known, relax.where(cap <= known, cap, known), unmerged)
     return relax.at_least(relax.minimum(run, n_block), 1.0)
 
 

@@ -51,11 +51,11 @@ def evaluate(design: Design, workload: Decode | Serve) -> PimMetrics:
     point = (design, workload)
     if isinstance(workload, Decode):
         limit = jnp.int32(LIMITS["none"])
-        for c in reversed(_CONSTRAINTS):
+        for c in reversed(_FITS):
             is_met = c.quantity(point, workload.batch) <= c.bound(point)
             limit = jnp.where(is_met, limit, c.limit)
         return _metrics(design, workload, workload.batch, limit == 0, limit)
-    batch, limit = largest_batch(_CONSTRAINTS, point, workload.max_batch)
+    batch, limit = largest_batch((*_FITS, _IN_TIME), point, workload.max_batch)
     runs = batch >= 1
     return _metrics(design, workload, relax.where(runs, batch, 1.0), runs, limit)
 
@@ -214,18 +214,17 @@ def _broken(is_bad, batch):
     return jnp.where(is_bad & (batch > 0), jnp.inf, 0.0 * batch)
 
 
-def _slo_s(point):
-    workload = point[1]
-    return workload.slo_s if isinstance(workload, Serve) else jnp.inf
-
-
-_CONSTRAINTS = (
+_FITS = (
     Constraint(_is_unmodelled, _has, LIMITS["invalid"]),
     Constraint(_is_unlaid, _has, LIMITS["layout"]),
     Constraint(_over_cap, _has, LIMITS["context_cap"]),
     Constraint(_host_bytes, lambda point: point[0].device.host.hbm_bytes, LIMITS["capacity"]),
     Constraint(_spare, _has, LIMITS["capacity"]),
-    Constraint(lambda point, batch: latency_s(*point, batch), _slo_s, LIMITS["slo"]),
+)
+_IN_TIME = Constraint(
+    lambda point, batch: latency_s(*point, batch),
+    lambda point: point[1].slo_s,
+    LIMITS["slo"],
 )
 
 

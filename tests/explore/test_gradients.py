@@ -19,7 +19,6 @@ PIM_LATTICE = {
     "ch_per_head": [1, 2, 4, 8],
     "policy.own_blocks": [1, 2, 4, 8, 16, 32, 64],
     "block_tokens": [16, 32, 64, 128],
-    "expected_run_blocks": [4, 8, 12, 16, 24, 32, 48, 64],
 }
 HBF_LATTICE = {
     "planes_per_megaplane": [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96],
@@ -56,6 +55,12 @@ CASES = {
     "pim decode": (
         jm.pim.evaluate, PIM, jm.Decode.create(batch=8, context_tokens=1024),
         {**PIM_LATTICE, "workload.batch": list(range(1, 65)),
+         "workload.context_tokens": list(range(128, 4096, 128))},
+        ["latency_s", "energy_j", "tokens_per_s"],
+    ),
+    "pim known runs": (
+        jm.pim.evaluate, PIM, jm.Decode.create(batch=8, context_tokens=1024),
+        {"expected_run_blocks": list(range(4, 65, 4)),
          "workload.context_tokens": list(range(128, 4096, 128))},
         ["latency_s", "energy_j", "tokens_per_s"],
     ),
@@ -103,8 +108,8 @@ def test_sign_of_the_secant_over_one_lattice_step(case):
         secant = np.asarray(forward(*there)) - base
         for m, metric in enumerate(metrics):
             assert np.isfinite(slopes[i][:, m]).all(), (path, metric)
-            # A change within rounding of zero has no sign.
-            moves = np.abs(secant[:, m]) > 1e-9 * np.abs(base[:, m])  # False for NaN
+            # A change below 0.01 % counts as none; NaN compares false.
+            moves = np.abs(secant[:, m]) > 1e-4 * np.abs(base[:, m])
             if moves.sum() >= 20:
                 same = np.sign(secant[:, m]) == np.sign(slopes[i][:, m])
                 report[path, metric] = float(same[moves].mean())
