@@ -12,6 +12,8 @@ OTHER := .venv-3.12
 help: ## this list
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
+export JAXMEM_REFERENCE ?= $(abspath ../shared)
+
 demo: $(STAMP) ## explore both systems on a real model and real traffic
 	$(VENV)/bin/jaxmem demo
 

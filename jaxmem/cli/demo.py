@@ -25,12 +25,15 @@ GRANULES = [1, 2, 4, 8, 16, 32, 64]
 BLOCKS = [16, 32, 64, 128]
 MEGAPLANES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96]
 STACKS = [1, 2, 3, 4, 5, 6, 7, 8]
+SLO_S = 0.05
+"""FlashAccel's strict objective: about 20 tokens a second a user."""
 
 
 class Study(NamedTuple):
     """One system's space and what is asked of it."""
 
     name: str
+    title: str
     system: Any
     design: Any
     workload: Any
@@ -67,8 +70,7 @@ def command(model: str | None, lengths: str | None, out: str, quick: bool, as_js
         _draw(study, ds, result, picture, figures)
         page += _section(study, result, picture, html)
         if not as_json:
-            output.table(f"\n{_title(study)}", ["", "best of the sweep", "search", study.paper_name],
-                         _rows(study, result))  # fmt: skip
+            output.table(f"\n{study.title}", _columns(study), _rows(study, result))
     html.write(folder / "index.html", "jaxmem demo", page)
     (folder / "demo.json").write_text(json.dumps(output.plain({"studies": results}), indent=1))
     if as_json:
@@ -97,6 +99,7 @@ def _pim_study(model: str | None, traffic: traces.Lengths, thin: int) -> Study:
     knobs = {"ch_per_head": CHANNELS, "policy.own_blocks": GRANULES, "block_tokens": BLOCKS}
     return Study(
         name="pim",
+        title="PATTON on AiM GDDR6",
         system=jm.pim,
         design=design,
         workload=jm.Decode.create(batch=1, context_tokens=middle),
@@ -110,17 +113,17 @@ def _pim_study(model: str | None, traffic: traces.Lengths, thin: int) -> Study:
 
 
 def _hbf_study(model: str | None, traffic: traces.Lengths, thin: int) -> Study:
-    design = jm.hbf.Design.create(device="8xCSI", llm=model or "qwen3-235b-a22b")
-    prompts = _quantiles(traffic.input_tokens, 5)
-    responses = _quantiles(traffic.output_tokens, 5)
-    middle = (_nearest(prompts, traffic.input_tokens), _nearest(responses, traffic.output_tokens))
+    design = jm.hbf.Design.create(device="8xCLI", llm=model or "qwen3-235b-a22b")
+    mean = [float(np.ceil(lengths.mean())) for lengths in traffic]
+    prompts, responses = (_quantiles(x, m) for x, m in zip(traffic, mean, strict=True))
     knobs = {"planes_per_megaplane": MEGAPLANES, "device.n_stack": STACKS}
-    slos = np.unique(np.append(np.geomspace(0.03, 0.2, 44 // thin), [0.05, 0.1]))
+    slos = np.unique(np.append(np.geomspace(0.03, 0.2, 44 // thin), [SLO_S, 0.1]))
     return Study(
         name="hbf",
+        title="FlashAccel on 8 GPUs with flash in place of HBM (CLI)",
         system=jm.hbf,
         design=design,
-        workload=jm.Serve.create(input_tokens=middle[0], output_tokens=middle[1], slo_s=0.1),
+        workload=jm.Serve.create(input_tokens=mean[0], output_tokens=mean[1], slo_s=SLO_S),
         space={
             **knobs,
             "workload.slo_s": slos,
@@ -130,21 +133,19 @@ def _hbf_study(model: str | None, traffic: traces.Lengths, thin: int) -> Study:
         search={**knobs, "workload.slo_s": slos},
         maximize="tokens_per_s_per_gpu",
         subject_to=(
-            explore.at_most("latency_s", 0.1),
+            explore.at_most("latency_s", SLO_S),
             explore.at_least("lifetime_s", 5 * YEAR_S),
-            explore.at_most("area_mm2", 900.0),
+            explore.at_most("area_mm2", 750.0),
         ),
-        paper={"planes_per_megaplane": 32, "device.n_stack": 6},
+        paper={"planes_per_megaplane": 32, "device.n_stack": 5},
         paper_name="FlashAccel's own",
     )
 
 
-def _quantiles(values: np.ndarray, n: int) -> np.ndarray:
-    return np.unique(np.maximum(np.round(np.quantile(values, np.linspace(0.1, 0.9, n))), 1))
-
-
-def _nearest(grid: np.ndarray, values: np.ndarray) -> float:
-    return float(grid[np.argmin(np.abs(grid - values.mean()))])
+def _quantiles(values: np.ndarray, mean: float) -> np.ndarray:
+    """Four quantiles of the lengths, and their mean."""
+    found = np.round(np.quantile(values, [0.1, 0.3, 0.7, 0.95]))
+    return np.unique(np.append(np.maximum(found, 1.0), mean))
 
 
 def _sweep(study: Study) -> tuple[Any, float]:
@@ -175,31 +176,35 @@ def _sweep(study: Study) -> tuple[Any, float]:
 
 def _search(study: Study, ds: Any, sweep_s: float) -> dict[str, Any]:
     """The exhaustive best of the sweep's slice that the search covers, and the search itself."""
-    fixed = {d: study_value(study, d) for d in ds.sizes if d not in study.search}
+    fixed = {d: _held_value(study, d) for d in ds.sizes if d not in study.search}
     slice_ = ds.sel(fixed)
-    goal = {"maximize": study.maximize, "subject_to": study.subject_to}
-    exhaustive = explore.best(slice_, **goal)
-    known = None if exhaustive is None else float(exhaustive[study.maximize])
+    goal, bounds = study.maximize, study.subject_to
+    exhaustive = explore.best(slice_, maximize=goal, subject_to=bounds)
+    known = None if exhaustive is None else float(exhaustive[goal])
     started = time.perf_counter()
     found = explore.optimize(
-        study.system.evaluate, study.design, study.workload, study.search, compare_to=known, **goal
+        study.system.evaluate,
+        study.design,
+        study.workload,
+        study.search,
+        maximize=goal,
+        subject_to=bounds,
+        compare_to=known,
     )
     search_s = time.perf_counter() - started
-    paper = slice_.sel(study.paper)
-    paper_best = explore.best(paper, **goal)
+    paper = explore.best(slice_.sel(study.paper), maximize=goal, subject_to=bounds)
     choice = {} if exhaustive is None else {d: float(exhaustive[d]) for d in study.search}
+    asked = [f"{b.metric} {'<=' if b.sign > 0 else '>='} {b.value:g}" for b in bounds]
     return {
         "study": study.name,
         "n_point": int(ds.feasible.size),
         "n_feasible": int(ds.feasible.sum()),
         "sweep_s": sweep_s,
-        "objective": study.maximize,
-        "subject_to": [
-            f"{b.metric} {'<=' if b.sign > 0 else '>='} {b.value:g}" for b in study.subject_to
-        ],
+        "objective": goal,
+        "subject_to": asked,
         "exhaustive": {"n_evaluation": int(slice_.feasible.size), "best": known, "choice": choice},
         "search": {
-            "best": float(getattr(found.metrics, study.maximize)),
+            "best": float(getattr(found.metrics, goal)),
             "choice": found.choice,
             "gap": found.gap,
             "n_evaluation": found.n_evaluation,
@@ -209,90 +214,78 @@ def _search(study: Study, ds: Any, sweep_s: float) -> dict[str, Any]:
             "sensitivity": found.sensitivity,
         },
         "paper": {
-            "best": None if paper_best is None else float(paper_best[study.maximize]),
+            "best": None if paper is None else float(paper[goal]),
             "choice": study.paper,
         },
         "fixed": fixed,
     }
 
 
-def study_value(study: Study, dim: str) -> float:
+def _held_value(study: Study, dim: str) -> float:
     """The value that the search keeps for a swept field that it does not move."""
     return float(getattr(study.workload, dim.removeprefix("workload.")))
 
 
 def _draw(study: Study, ds: Any, result: dict[str, Any], path: Path, figures: Any) -> None:
-    best = result["search"]["choice"]
     figure, axes = figures.panels(2)
-    if study.name == "pim":
-        batch = best["workload.batch"]
-        plane = ds[study.maximize].sel({**result["fixed"], "workload.batch": batch})
-        mark = [
-            figures.Mark(
-                study.paper["ch_per_head"], study.paper["policy.own_blocks"], study.paper_name, "*"
-            ),
-            figures.Mark(best["ch_per_head"], best["policy.own_blocks"], "found by search", "o"),
-        ]
-        figures.heat(axes[0], plane.sel(block_tokens=best["block_tokens"]), "ch_per_head",
-                     "policy.own_blocks", f"batch {batch:g}, blocks of {best['block_tokens']:g}", mark)  # fmt: skip
-        line = ds["latency_s"].sel({**result["fixed"], **study.paper}, drop=True)
-        other = ds["latency_s"].sel(result["fixed"]).sel(
-            {"policy.own_blocks": 16, "block_tokens": 16}, drop=True
-        )  # fmt: skip
-        at = float(line.sel({"workload.batch": batch}))
-        figures.curves(axes[1], other, "workload.batch", "ch_per_head", "step time, N_O1p2 = 16",
-                       [figures.Mark(batch, at, study.paper_name, "*")])  # fmt: skip
-    else:
-        slo = float(study.workload.slo_s)
-        cube = ds[study.maximize].sel(result["fixed"])
-        near = cube.sel({"workload.slo_s": slo}, method="nearest")
-        at = float(near.sel(study.paper))
-        mark = [
-            figures.Mark(
-                study.paper["planes_per_megaplane"],
-                study.paper["device.n_stack"],
-                study.paper_name,
-                "*",
-            ),
-            figures.Mark(
-                best["planes_per_megaplane"], best["device.n_stack"], "found by search", "o"
-            ),
-        ]
-        figures.heat(
-            axes[0], near, "planes_per_megaplane", "device.n_stack", f"SLO {slo * 1e3:g} ms", mark
-        )
-        line = cube.sel({"planes_per_megaplane": 32}).isel({"device.n_stack": slice(1, None, 2)})
-        figures.curves(axes[1], line, "workload.slo_s", "device.n_stack", "M = 32",
-                       [figures.Mark(slo, at, study.paper_name, "*")])  # fmt: skip
+    (_draw_pim if study.name == "pim" else _draw_hbf)(study, ds, result, axes, figures)
     figures.save(figure, path)
 
 
-def _title(study: Study) -> str:
-    return {"pim": "PATTON on AiM GDDR6", "hbf": "FlashAccel on a node of 8 GPUs"}[study.name]
+def _draw_pim(study: Study, ds: Any, result: dict[str, Any], axes: Any, figures: Any) -> None:
+    best, own = result["search"]["choice"], study.paper
+    batch, block = best["workload.batch"], best["block_tokens"]
+    x, y = "ch_per_head", "policy.own_blocks"
+    plane = ds[study.maximize].sel(result["fixed"])
+    plane = plane.sel({"workload.batch": batch, "block_tokens": block})
+    title = f"batch {batch:g}, blocks of {block:g} tokens"
+    figures.heat(axes[0], plane, x, y, title, _marks(study, best, x, y, figures))
+    times = ds["latency_s"].sel(result["fixed"])
+    times = times.sel({y: own[y], "block_tokens": own["block_tokens"]}, drop=True)
+    at = float(times.sel({x: own[x], "workload.batch": batch}))
+    mark = figures.Mark(batch, at, study.paper_name, "*")
+    figures.curves(axes[1], times, "workload.batch", x, "a step with N_O1p2 = 16", [mark])
 
 
-def _rows(study: Study, result: dict[str, Any]) -> list[tuple[str, ...]]:
+def _draw_hbf(study: Study, ds: Any, result: dict[str, Any], axes: Any, figures: Any) -> None:
+    best, own = result["search"]["choice"], study.paper
+    x, y = "planes_per_megaplane", "device.n_stack"
+    cube = ds[study.maximize].sel(result["fixed"])
+    plane = cube.sel({"workload.slo_s": SLO_S})
+    title = f"objective {SLO_S * 1e3:g} ms"
+    figures.heat(axes[0], plane, x, y, title, _marks(study, best, x, y, figures))
+    lines = cube.sel({x: own[x], y: [2, 3, 5, 8]})
+    mark = figures.Mark(SLO_S, float(plane.sel(own)), study.paper_name, "*")
+    figures.curves(axes[1], lines, "workload.slo_s", y, f"M = {own[x]:g}", [mark])
+
+
+def _marks(study: Study, best: dict[str, Any], x: str, y: str, figures: Any) -> list[Any]:
+    return [
+        figures.Mark(study.paper[x], study.paper[y], study.paper_name, "*"),
+        figures.Mark(best[x], best[y], "found by search", "o"),
+    ]
+
+
+def _columns(study: Study) -> list[str]:
+    return ["", "best of the sweep", "search", study.paper_name]
+
+
+def _rows(study: Study, result: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     exhaustive, search, paper = result["exhaustive"], result["search"], result["paper"]
 
-    def shown(value: Any, pattern: str = "{:,.4g}") -> str:
-        return "-" if value is None else pattern.format(value)
+    def row(name: str, *values: Any) -> tuple[str, str, str, str]:
+        first, second, third = ("-" if v is None else f"{v:,.4g}" for v in values)
+        return name, first, second, third
 
     rows = [
-        (field, *(shown(x["choice"].get(field)) for x in (exhaustive, search, paper)))
+        row(field, *(found["choice"].get(field) for found in (exhaustive, search, paper)))
         for field in study.search
     ]
-    rows.append((study.maximize, *(shown(x["best"]) for x in (exhaustive, search, paper))))
-    rows.append(
-        ("evaluations", f"{exhaustive['n_evaluation']:,}", f"{search['n_evaluation']:,}", "")
-    )
-    rows.append(
-        (
-            "seconds",
-            f"{result['sweep_s']:.1f} (all {result['n_point']:,})",
-            f"{search['search_s']:.1f}",
-            "",
-        )
-    )
+    rows.append(row(study.maximize, exhaustive["best"], search["best"], paper["best"]))
+    counted = (f"{exhaustive['n_evaluation']:,}", f"{search['n_evaluation']:,}")
+    rows.append(("evaluations", *counted, ""))
+    swept = f"{result['sweep_s']:.1f} (all {result['n_point']:,})"
+    rows.append(("seconds", swept, f"{search['search_s']:.1f}", ""))
     rows.append(("gap", "0", f"{search['gap']:.2%}", ""))
     return rows
 
@@ -300,17 +293,14 @@ def _rows(study: Study, result: dict[str, Any]) -> list[tuple[str, ...]]:
 def _section(study: Study, result: dict[str, Any], picture: Path, html: Any) -> list[str]:
     search = result["search"]
     asked = f"maximize {result['objective']} subject to {', '.join(result['subject_to'])}"
-    counted = f"{result['n_point']:,} points in {result['sweep_s']:.1f} s, {result['n_feasible']:,} feasible"
+    counted = f"{result['n_point']:,} points, {result['n_feasible']:,} of them feasible"
     kept = ", ".join(f"{k} = {v:g}" for k, v in result["fixed"].items())
     elastic = ", ".join(f"{k}: {v:+.2f}" for k, v in search["sensitivity"].items())
+    binding = ", ".join(search["binding"]) or "none"
     return [
-        html.heading(_title(study)),
-        html.note(f"{counted}. Search: {asked}, at {kept}."),
-        html.picture(
-            picture, f"{_title(study)}: the space, with the paper's design and the best found"
-        ),
-        html.table(["", "best of the sweep", "search", study.paper_name], _rows(study, result)),
-        html.note(
-            f"Binding: {', '.join(search['binding']) or 'none'}. Elasticity of the objective: {elastic}."
-        ),
+        html.heading(study.title),
+        html.note(f"{counted}, swept in {result['sweep_s']:.1f} s. Search: {asked}, at {kept}."),
+        html.picture(picture, f"{study.title}: the paper's design and the best found"),
+        html.table(_columns(study), _rows(study, result)),
+        html.note(f"Binding: {binding}. Elasticity of the objective: {elastic}."),
     ]

@@ -11,7 +11,7 @@ tracers in them. `build` validates, once, at the boundary.
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, dataclass_transform
+from typing import Any, cast, dataclass_transform
 
 import jax
 import numpy as np
@@ -111,14 +111,14 @@ def static(doc: str, *, default: Any = dataclasses.MISSING, **spec: Any) -> Any:
 )
 def record[T](cls: type[T]) -> type[T]:
     """Make `cls` an immutable pytree (results and state)."""
-    frozen = dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
+    frozen: Any = dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
     kinds = {f.name: f.metadata[_KEY].kind for f in dataclasses.fields(frozen)}
     jax.tree_util.register_dataclass(
         frozen,
         data_fields=[name for name, kind in kinds.items() if kind != "static"],
         meta_fields=[name for name, kind in kinds.items() if kind == "static"],
     )
-    return frozen
+    return cast(type[T], frozen)
 
 
 @dataclass_transform(
@@ -162,7 +162,7 @@ def build[T](cls: type[T], values: Mapping[str, Any], *, where: str = "") -> T:
         if name not in by_name:
             raise InputError("field", key, f"a field of {cls.__name__}", known=by_name, where=where)
         given[name] = coerce(by_name[name], value, name, where=where)
-    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+    for f in dataclasses.fields(cast(Any, cls)):
         if f.name in given:
             continue
         spec = by_name[f.name]
@@ -235,7 +235,7 @@ def put[T](value: T, path: str, new: Any) -> T:
     """A copy of `value` with the field at a dotted path replaced; nothing is checked."""
     head, _, rest = path.partition(".")
     child = put(getattr(value, head), rest, new) if rest else new
-    return dataclasses.replace(value, **{head: child})  # type: ignore[type-var]
+    return dataclasses.replace(cast(Any, value), **{head: child})
 
 
 def with_value[T](value: T, path: str, new: Any) -> T:

@@ -9,7 +9,7 @@ vmap or grad a model is traced as it is, in the caller's precision.
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def pointwise[F: Callable](model: F) -> F:
             return model(*args)
         return jax.tree.map(lambda x: x[0], Program(model, args).run(0, 1))
 
-    return evaluate  # type: ignore[return-value]
+    return cast(F, evaluate)
 
 
 class Program:

@@ -366,14 +366,14 @@ class _Search:
     def _with(self, value: dict[int, Any], choice):
         """(design, workload) with numbers set to values and everything else chosen by index."""
         leaves, treedef = jax.tree.flatten(self.bound.base)
-        axis_table = [
+        tables = [
             None if i in value else spaces._table(f.values) for i, f in enumerate(self.bound.field)
         ]
         for i, positions in enumerate(self.bound.leaf):
             if i in value:
                 leaves[positions[0]] = value[i]
             else:
-                for position, table in zip(positions, axis_table[i], strict=True):
+                for position, table in zip(positions, tables[i] or (), strict=True):
                     leaves[position] = jnp.asarray(table)[choice[i]]
         return jax.tree.unflatten(treedef, leaves)
 

@@ -132,7 +132,7 @@ def dataset(
             full = f"{name}.{child}" if child else name
             attrs = {"unit": unit, "long_name": spec.doc}
             variables[full] = (dims, column.reshape(shape), attrs)
-    attrs = {"model": f"{fn.__module__}.{fn.__qualname__}", "limits": list(LIMITS)}
+    attrs = {"model": f"{fn.__module__}.{getattr(fn, '__qualname__', fn)}", "limits": list(LIMITS)}
     return xarray.Dataset(variables, coords=coords, attrs=attrs)
 
 
