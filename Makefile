@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 OTHER := .venv-3.12
 
-.PHONY: help demo test lint typecheck unit test-3.12 check-deep bench clean
+.PHONY: help demo test lint typecheck unit test-3.12 check-deep clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,9 +36,6 @@ test-3.12: $(STAMP)
 
 check-deep: $(STAMP) ## long differential runs
 	$(PY) -m pytest -m deep
-
-bench: $(STAMP) ## speed figures
-	$(VENV)/bin/jaxmem bench
 
 clean: ## forget the environments and what the demo wrote
 	rm -rf $(VENV) $(OTHER) out

@@ -149,28 +149,11 @@ def _quantiles(values: np.ndarray, mean: float) -> np.ndarray:
 
 
 def _sweep(study: Study) -> tuple[Any, float]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
     started = time.perf_counter()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"sweeping {study.name}", total=None)
+    with output.progress(f"sweeping {study.name}") as advance:
         ds = explore.sweep(
-            study.system.evaluate, study.design, study.workload, study.space,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )  # fmt: skip
+            study.system.evaluate, study.design, study.workload, study.space, progress=advance
+        )
     return ds, time.perf_counter() - started
 
 

@@ -1,6 +1,7 @@
 """`jaxmem devices [NAME]`: the catalog, and every value of one device with its source."""
 
 import dataclasses
+import math
 
 import click
 
@@ -42,7 +43,7 @@ def command(name: str | None, as_json: bool) -> None:
         [
             (
                 r.field,
-                f"{r.value:g}" if isinstance(r.value, float) else r.value,
+                _shown(r.value),
                 r.unit,
                 r.confidence,
                 r.source,
@@ -50,3 +51,10 @@ def command(name: str | None, as_json: bool) -> None:
             for r in rows
         ],
     )
+
+
+def _shown(value: float | int) -> str:
+    """A catalog's number as written; a dash where it is not known."""
+    if isinstance(value, int):
+        return str(value)
+    return "-" if math.isnan(value) else f"{value:g}"

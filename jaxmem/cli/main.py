@@ -15,6 +15,8 @@ from jaxmem.core.errors import JaxmemError, nearest, one_line
 COMMANDS = {
     "demo": "explore both systems for a model and a traffic",
     "evaluate": "one design point, with a breakdown of its time and energy",
+    "sweep": "a design space, streamed to disk",
+    "optimize": "a search with constraints",
     "models": "models in the zoo, with sources",
     "devices": "devices in the catalog, with sources",
     "policies": "PIM runtimes, with sources",
@@ -62,7 +64,7 @@ def main() -> None:
         group.main(prog_name="jaxmem", standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.UsageError as error:
+    except click.ClickException as error:
         _fail(error.format_message())
     except JaxmemError as error:
         _fail(str(error))

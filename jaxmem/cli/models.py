@@ -31,7 +31,8 @@ def command(name: str | None, as_json: bool) -> None:
     if as_json:
         output.print_json(facts)
     else:
-        output.table(facts["name"], ["field", "value"], list(facts.items()))
+        rows = [(k, f"{v:,.0f}" if isinstance(v, int | float) else v) for k, v in facts.items()]
+        output.table(facts["name"], ["field", "value"], rows)
 
 
 def _facts(model: llm.LLM) -> dict:

@@ -32,4 +32,5 @@ def command(name: str | None, as_json: bool) -> None:
         fields = {f: {"value": v, "source": s} for f, v, s in rows}
         output.print_json({"name": name, "fields": fields})
     else:
-        output.table(name, ["field", "value", "source"], rows)
+        shown_rows = [(f, f"{v:g}" if isinstance(v, float) else v, s) for f, v, s in rows]
+        output.table(name, ["field", "value", "source"], shown_rows)

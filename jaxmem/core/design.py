@@ -129,7 +129,7 @@ def record[T](cls: type[T]) -> type[T]:
 )
 def design[T](cls: type[T]) -> type[T]:
     """Make `cls` an immutable pytree (parameters, made by its `create`)."""
-    return record(cls)
+    return cast(type[T], record(cls))
 
 
 def is_record(value: Any) -> bool:

@@ -40,8 +40,9 @@ class InputError(JaxmemError, ValueError):
         where: str = "",
     ) -> None:
         self.field, self.value, self.expected, self.where = field, value, expected, where
+        self.known = tuple(known)
         text = f"{field}: expected {expected}, got {_shown(value)}"
-        if hint := nearest(str(value), known):
+        if hint := nearest(value if isinstance(value, str) else _shown(value), self.known):
             text += f"; did you mean {hint!r}?"
         super().__init__(one_line(f"{where}: {text}" if where else text))
 
@@ -67,5 +68,17 @@ def one_line(text: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    """`value` as a person would write it, shortened.
+
+    Python refuses to print integers of more than 4,300 digits and very deep nesting.
+
+    Example:
+        >>> _shown(8), _shown(10**5000)
+        ('8', 'an int too long to print')
+    """
+    try:
+        text = repr([[[value]]])[3:-3]  # some levels to spare for the frames of the error itself
+    except (ValueError, RecursionError):
+        kind = type(value).__name__
+        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} too long to print"
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

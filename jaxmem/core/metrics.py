@@ -21,7 +21,7 @@ LIMIT_TEXT = {
     "slo": "one more request would break the latency objective",
     "capacity": "one more request would not fit in memory",
     "hbm_buffer": "one more request would not fit in the HBM that buffers writes and replicas",
-    "context_cap": "the context is longer than the policy or the model takes",
+    "context_cap": "the context is longer than the policy takes",
     "layout": "the model cannot be laid out on the device in this way",
     "invalid": "the fields contradict each other or lie outside what is modelled",
 }

@@ -2,7 +2,7 @@
 
 from jaxmem.explore.optimize import Bound, Optimum, at_least, at_most, optimize
 from jaxmem.explore.space import between, linspace, logspace
-from jaxmem.explore.sweep import best, sweep
+from jaxmem.explore.sweep import best, removed, sweep
 
 __all__ = [
     "Bound",
@@ -14,5 +14,6 @@ __all__ = [
     "linspace",
     "logspace",
     "optimize",
+    "removed",
     "sweep",
 ]

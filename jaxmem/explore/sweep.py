@@ -9,6 +9,7 @@ import concurrent.futures
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,8 +17,9 @@ import numpy as np
 
 from jaxmem.core import design as records
 from jaxmem.core.metrics import LIMITS
-from jaxmem.core.program import N_LANE, Axis, Program
+from jaxmem.core.program import N_LANE, Axis, Program, unwrapped
 from jaxmem.explore import space as spaces
+from jaxmem.explore import store
 
 CHUNK_POINTS = 32 * N_LANE
 """Points a call: large enough to hide dispatch, small enough to show progress."""
@@ -33,6 +35,8 @@ def sweep(
     seed: int = 0,
     chunk_points: int = CHUNK_POINTS,
     progress: Callable[[int, int], None] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
 ):
     """Evaluate `fn` at every point of a space.
 
@@ -46,13 +50,15 @@ def sweep(
         seed: of the draws.
         chunk_points: points evaluated at a time.
         progress: called with (points done, points in all) after every chunk.
+        out: a folder (Zarr) that chunks are written to as they are done.
+        resume: continue a sweep that stopped; only missing chunks are evaluated.
 
     Returns:
         An `xarray.Dataset` with one dimension a field (or `sample`), a variable a metric, its unit
         and meaning in attrs.
 
     Raises:
-        InputError: the space does not fit the design.
+        InputError: the space does not fit the design, or `out` is not this sweep's.
 
     Example:
         >>> import jaxmem as jm
@@ -62,84 +68,139 @@ def sweep(
         (('ch_per_head',), 's')
     """
     bound = spaces.bind(design, workload, space)
-    if n_sample is None:
-        axes, shape = spaces.grid(bound)
-        dims = tuple(f.path for f in bound.field)
-        coords = {f.path: (f.path, _coordinate(f)) for f in bound.field}
+    axes, layout = _layout(fn, bound, n_sample, seed)
+    n_point = int(np.prod(layout["shape"], dtype=np.int64))
+    chunk_points = max(1, min(chunk_points, n_point))
+    if out is not None:
+        key = store.key_of(fn, jax.tree.leaves(bound.base), layout["coords"])
+        target = store.Store(out, key, layout, n_point, chunk_points, resume=resume)
+        starts, chunk_points = target.missing(), target.chunk_points
     else:
-        columns = spaces.sample(bound, n_sample, seed)
-        axes, shape, dims = (spaces.points(bound, columns),), (n_sample,), ("sample",)
-        coords = {
-            f.path: ("sample", c if f.range is not None else np.asarray(f.labels)[c])
-            for f, c in zip(bound.field, columns, strict=True)
-        }
-    n_point = int(np.prod(shape, dtype=np.int64))
-    rows: Any = None
-    done = 0
-    for first, part in evaluated(fn, bound.base, axes, n_point, chunk_points):
-        if rows is None:
-            rows = jax.tree.map(lambda x: np.empty((n_point, *x.shape[1:]), x.dtype), part)
-        jax.tree.map(
-            lambda row, x, at=first: row.__setitem__(slice(at, at + len(x)), x), rows, part
-        )
-        done += len(jax.tree.leaves(part)[0])
+        target, starts = None, list(range(0, n_point, chunk_points))
+    rows: dict[str, np.ndarray] = {}
+    done = n_point - sum(min(chunk_points, n_point - first) for first in starts)
+    for first, part in evaluated(fn, bound.base, axes, n_point, chunk_points, starts):
+        part = columns(part)
+        if target is not None:
+            target.write(first, part)
+        else:
+            for name, column in part.items():
+                whole = rows.setdefault(name, np.empty(n_point, column.dtype))
+                whole[first : first + len(column)] = column
+        done += len(next(iter(part.values())))
         if progress:
             progress(done, n_point)
-    return dataset(rows, dims, shape, coords, fn)
+    return store.read(target.path) if target is not None else _dataset(rows, layout)
 
 
 def evaluated(
-    fn: Callable, base: tuple, axes: Sequence[Axis], n_point: int, chunk_points: int
+    fn: Callable,
+    base: tuple,
+    axes: Sequence[Axis],
+    n_point: int,
+    chunk_points: int,
+    starts: Sequence[int],
 ) -> Iterator[tuple[int, Any]]:
     """Chunks of results in order, each with the number of its first point."""
-    chunk_points = max(1, min(chunk_points, n_point))
     n_tile = -(-chunk_points // N_LANE)
     n_worker = min(2, os.cpu_count() or 1)
-    starts = iter(range(0, n_point, chunk_points))
     program = Program(fn, base, axes)
+    todo = iter(starts)
 
     def work(start):
         size = min(chunk_points, n_point - start)
         return jax.tree.map(lambda x: x[:size], program.run(start, n_tile))
 
     # The first chunk compiles the program alone; the others then share it.
-    yield 0, work(next(starts))
+    for first in itertools.islice(todo, 1):
+        yield first, work(first)
     with concurrent.futures.ThreadPoolExecutor(n_worker) as pool:
-        queue = collections.deque((s, pool.submit(work, s)) for s in itertools.islice(starts, 4))
+        queue = collections.deque((s, pool.submit(work, s)) for s in itertools.islice(todo, 4))
         try:
             while queue:
                 first, future = queue.popleft()
                 part = future.result()
-                queue.extend((s, pool.submit(work, s)) for s in itertools.islice(starts, 1))
+                queue.extend((s, pool.submit(work, s)) for s in itertools.islice(todo, 1))
                 yield first, part
         finally:
             for _, future in queue:
                 future.cancel()
 
 
-def dataset(
-    rows: Any, dims: tuple[str, ...], shape: tuple[int, ...], coords: Mapping, fn: Callable
-):
-    """Results [point] as an `xarray.Dataset`; nested parts are named `parts.qk` and so on."""
+def columns(metrics: Any) -> dict[str, np.ndarray]:
+    """Every metric [point] by name; nested parts are named `parts.qk` and so on."""
+    return {name: value for name, value, _ in _named(metrics)}
+
+
+def _named(metrics: Any) -> Iterator[tuple[str, Any, dict[str, str]]]:
+    """(name, value, attributes) of every metric."""
+    for name, spec in records.specs(metrics).items():
+        value = getattr(metrics, name)
+        unit = "s" if name == "parts" else "J" if name == "energy_parts" else spec.unit
+        attrs = {"unit": unit, "long_name": spec.doc}
+        if isinstance(value, dict):
+            yield from ((f"{name}.{child}", x, attrs) for child, x in value.items())
+        else:
+            yield name, value, attrs
+
+
+def _layout(fn: Callable, bound: spaces.Space, n_sample: int | None, seed: int):
+    """The axes of a sweep, and what its dataset will look like, in JSON's own types."""
+    if n_sample is None:
+        axes, shape = spaces.grid(bound)
+        dims = [f.path for f in bound.field]
+        coords = {f.path: (f.path, _coordinate(f)) for f in bound.field}
+    else:
+        drawn = spaces.sample(bound, n_sample, seed)
+        axes, shape, dims = (spaces.points(bound, drawn),), (n_sample,), ["sample"]
+        coords = {
+            f.path: ("sample", _values(f, column))
+            for f, column in zip(bound.field, drawn, strict=True)
+        }
+    with jax.enable_x64(True):
+        metrics = jax.eval_shape(unwrapped(fn), *bound.base)
+    layout = {
+        "dims": dims,
+        "shape": list(shape),
+        "coords": coords,
+        "variables": {name: attrs for name, _, attrs in _named(metrics)},
+        "attrs": {
+            "model": f"{fn.__module__}.{getattr(fn, '__qualname__', fn)}",
+            "limits": list(LIMITS),
+        },
+    }
+    return axes, layout
+
+
+def _dataset(rows: Mapping[str, np.ndarray], layout: Mapping[str, Any]):
     import xarray
 
-    variables = {}
-    for name, spec in records.specs(rows).items():
-        value = getattr(rows, name)
-        children = value.items() if isinstance(value, dict) else [("", value)]
-        unit = "s" if name == "parts" else "J" if name == "energy_parts" else spec.unit
-        for child, column in children:
-            full = f"{name}.{child}" if child else name
-            attrs = {"unit": unit, "long_name": spec.doc}
-            variables[full] = (dims, column.reshape(shape), attrs)
-    attrs = {"model": f"{fn.__module__}.{getattr(fn, '__qualname__', fn)}", "limits": list(LIMITS)}
-    return xarray.Dataset(variables, coords=coords, attrs=attrs)
+    dims, shape = layout["dims"], layout["shape"]
+    variables = {
+        name: (dims, column.reshape(shape), layout["variables"][name])
+        for name, column in rows.items()
+    }
+    coords = {name: (dim, np.asarray(values)) for name, (dim, values) in layout["coords"].items()}
+    return xarray.Dataset(variables, coords=coords, attrs=layout["attrs"])
 
 
-def _coordinate(f: spaces.Field) -> np.ndarray:
-    if f.is_number:
-        return np.asarray([float(v) for v in f.values])
-    return np.asarray([str(label) for label in f.labels])
+def _coordinate(f: spaces.Field) -> list[Any]:
+    return [float(v) for v in f.values] if f.is_number else [str(label) for label in f.labels]
+
+
+def _values(f: spaces.Field, column: np.ndarray) -> list[Any]:
+    if f.range is not None:
+        return [float(v) for v in column]
+    labels = _coordinate(f)
+    return [labels[i] for i in column]
+
+
+def removed(ds: Any) -> dict[str, int]:
+    """How many points of a dataset cannot run, by what prevents it; most first."""
+    codes = ds["limit"].values[~ds["feasible"].values.astype(bool)]
+    number, count = np.unique(codes, return_counts=True)
+    order = np.argsort(-count, kind="stable")
+    return {ds.attrs["limits"][int(number[i])]: int(count[i]) for i in order}
 
 
 def best(ds: Any, *, minimize: str | None = None, maximize: str | None = None, subject_to=()):

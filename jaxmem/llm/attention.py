@@ -25,7 +25,9 @@ class Attention(NamedTuple):
     state_flops: int = 0
 
 
-LAYER_TYPES = ("full_attention", "sliding_attention", "linear_attention")
+WINDOW_TYPES = ("full_attention", "sliding_attention")
+HYBRID_TYPES = ("full_attention", "linear_attention")
+STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def gqa(keys: Keys, i: int) -> Attention:
@@ -49,7 +51,7 @@ def qwen2(keys: Keys, i: int) -> Attention:
 def qwen3(keys: Keys, i: int) -> Attention:
     """Norms on q and k."""
     bias = "qkvo" if keys.flag("attention_bias") or keys.flag("qkv_bias") else ""
-    keys.flag("use_qk_norm", default=True)
+    keys.only("use_qk_norm", True)
     return _gqa(keys, i, bias=bias, qk_norm=True, window=_late_window(keys, i))
 
 
@@ -61,23 +63,26 @@ def glm(keys: Keys, i: int) -> Attention:
 
 def gemma2(keys: Keys, i: int) -> Attention:
     """Windows in even layers."""
-    keys.flag("attention_bias")
+    bias = "qkvo" if keys.flag("attention_bias") else ""
     window = keys.size("sliding_window", default=4096)
-    return _gqa(keys, i, head_dim=256, window=window if i % 2 == 0 else 0)
+    if keys.size("sliding_window_size", default=window) != window:
+        keys.fail("sliding_window_size", keys.raw("sliding_window_size"), f"the window, {window}")
+    return _gqa(keys, i, bias=bias, head_dim=256, window=window if i % 2 == 0 else 0)
 
 
 def gemma3(keys: Keys, i: int) -> Attention:
     """Norms on q and k; full attention in every sixth layer, windows in the others."""
-    keys.flag("attention_bias")
+    bias = "qkvo" if keys.flag("attention_bias") else ""
     window = keys.size("sliding_window", default=4096)
     pattern = keys.size("sliding_window_pattern", default=6)
     is_full = (i + 1) % pattern == 0
-    return _gqa(keys, i, head_dim=256, qk_norm=True, window=0 if is_full else window)
+    window = 0 if is_full else window
+    return _gqa(keys, i, bias=bias, head_dim=256, qk_norm=True, window=window)
 
 
 def gpt_oss(keys: Keys, i: int) -> Attention:
     """Biases on all four projections, a learned sink a head; windows in even layers."""
-    keys.flag("attention_bias", default=True)
+    keys.only("attention_bias", True)
     window = keys.size("sliding_window", default=128)
     layer = _gqa(keys, i, bias="qkvo", window=window if i % 2 == 0 else 0)
     return layer._replace(other_params=layer.other_params + layer.n_q)
@@ -85,17 +90,20 @@ def gpt_oss(keys: Keys, i: int) -> Attention:
 
 def biased(keys: Keys, i: int) -> Attention:
     """OPT and GPT-3: multi-head attention with biases everywhere."""
-    keys.flag("enable_bias", default=True)
-    for key in ("word_embed_proj_dim",):
-        hidden = keys.size("hidden_size")
-        if keys.size(key, default=hidden) != hidden:
-            keys.fail(key, keys.raw(key), f"the hidden size, {hidden}")
+    keys.only("enable_bias", True)
+    # OPT-350m alone norms after each block and has no final norm: not this model.
+    keys.only("do_layer_norm_before", True)
+    keys.only("_remove_final_layer_norm", False)
+    keys.only("layer_norm_elementwise_affine", True)
+    hidden = keys.size("hidden_size")
+    if keys.size("word_embed_proj_dim", default=hidden) != hidden:
+        keys.fail("word_embed_proj_dim", keys.raw("word_embed_proj_dim"), f"the width, {hidden}")
     return _gqa(keys, i, bias="qkvo")
 
 
 def mla(keys: Keys, i: int) -> Attention:
     """Multi-head latent attention: the cache is one latent and one rotary key for all heads."""
-    keys.flag("attention_bias")
+    keys.only("attention_bias", False)
     hidden, n_q = keys.size("hidden_size"), keys.size("num_attention_heads")
     keys.size("num_key_value_heads", default=n_q)
     keys.size("head_dim", default=1)
@@ -121,19 +129,21 @@ def qwen_hybrid(keys: Keys, i: int) -> Attention:
     """Gated DeltaNet, with gated full attention in every fourth layer."""
     n_layer = keys.size("num_hidden_layers")
     interval = keys.size("full_attention_interval", default=4)
-    types = keys.words("layer_types", LAYER_TYPES, n_layer)
+    types = keys.words("layer_types", HYBRID_TYPES, n_layer)
     is_full = types[i] == "full_attention" if types else (i + 1) % interval == 0
-    keys.flag("use_sliding_window")
+    keys.only("use_sliding_window", False)
     if is_full:
         bias = "qkvo" if keys.flag("attention_bias") else ""
         layer = _gqa(keys, i, bias=bias, qk_norm=True, use_types=False)
-        gate = keys.size("hidden_size") * layer.n_q * layer.head_dim
+        is_gated = keys.flag("attn_output_gate", default=True)
+        gate = is_gated * keys.size("hidden_size") * layer.n_q * layer.head_dim
         return layer._replace(params=layer.params + gate)
     hidden = keys.size("hidden_size")
     n_key, n_value = keys.size("linear_num_key_heads"), keys.size("linear_num_value_heads")
     key, value = keys.size("linear_key_head_dim"), keys.size("linear_value_head_dim")
     kernel = keys.size("linear_conv_kernel_dim")
     keys.size("num_attention_heads")
+    width = keys.choice("mamba_ssm_dtype", tuple(STATE_BYTES), default="float32")
     channels = 2 * n_key * key + n_value * value
     state = n_value * key * value
     return Attention(
@@ -147,8 +157,8 @@ def qwen_hybrid(keys: Keys, i: int) -> Attention:
         other_params=channels * kernel + 2 * n_value + value,
         kv_elements=0,
         context_flops=0,
-        # Recurrent state in FP32, the convolution's last inputs in 16 bits.
-        state_bytes=4 * state + 2 * channels * (kernel - 1),
+        # The recurrent state and, in 16 bits, the convolution's last inputs.
+        state_bytes=STATE_BYTES[width] * state + 2 * channels * (kernel - 1),
         # Decay, the key's read, the outer product's update and the query's read.
         state_flops=7 * state,
     )
@@ -173,7 +183,7 @@ def _gqa(
     size = keys.size("head_dim", default=head_dim or hidden // n_q, high=65536)
     if use_types:
         n_layer = keys.size("num_hidden_layers")
-        types = keys.words("layer_types", LAYER_TYPES[:2], n_layer)
+        types = keys.words("layer_types", WINDOW_TYPES, n_layer)
         if types:
             is_windowed = types[i] == "sliding_attention"
             reach = keys.size("sliding_window", default=window or None) if is_windowed else 0
@@ -194,7 +204,8 @@ def _gqa(
 
 
 def _late_window(keys: Keys, i: int) -> int:
-    window = keys.size("sliding_window", default=0, low=0)
-    if not keys.flag("use_sliding_window"):
-        return 0
-    return window if i >= keys.size("max_window_layers", default=0, low=0) else 0
+    # Class defaults of Qwen2 and Qwen3: a window of 4096 from layer 28 on; null means none.
+    default = 0 if "sliding_window" in keys.config else 4096
+    window = keys.size("sliding_window", default=default, low=0)
+    first = keys.size("max_window_layers", default=28, low=0)
+    return window if keys.flag("use_sliding_window") and i >= first else 0

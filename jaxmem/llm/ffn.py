@@ -57,6 +57,9 @@ def gpt_oss(keys: Keys, i: int) -> Ffn:
     """Experts and router with biases."""
     hidden, width = keys.size("hidden_size"), keys.size("intermediate_size")
     layer = _experts(keys, "num_local_experts", width)
+    again = keys.size("experts_per_token", default=layer.top_k)
+    if again != layer.top_k:
+        keys.fail("experts_per_token", again, f"num_experts_per_tok, {layer.top_k}")
     return layer._replace(expert_bias_params=2 * width + hidden, other_params=layer.n_expert)
 
 

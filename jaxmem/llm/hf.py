@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxmem.core.errors import InputError
-from jaxmem.llm import attention, ffn
+from jaxmem.llm import attention, ffn, precision
 from jaxmem.llm.keys import Keys
-from jaxmem.llm.model import KV_ELEMENT_BYTES, LLM, LayerGroup
+from jaxmem.llm.model import LLM, LayerGroup
 
 MAX_LAYERS = 4096
 
@@ -68,19 +68,20 @@ COMPOSITE = {
 
 SHAPELY = re.compile(
     r"^(num_|n_)|(_size|_dim|_rank|_layers?|_heads?|_experts?|_interval|_freq|_width|_ratio|_blocks?)$"
-    r"|quant|expert|^(ffn|mlp|moe|attention|attn|kv|mamba|ssm|conv|linear)_"
+    r"|quant|compress|expert|window|^(ffn|mlp|moe|attention|attn|kv|mamba|ssm|conv|linear|layer)_"
 )
 HARMLESS = {
     "attention_dropout", "attention_probs_dropout_prob", "attn_logit_softcapping", "attn_pdrop",
     "final_logit_softcapping", "attn_implementation", "_attn_implementation", "mlp_dropout",
     "n_group", "topk_group", "num_nextn_predict_layers", "mtp_num_hidden_layers",
-    "mamba_ssm_dtype", "max_window_layers", "num_return_sequences", "num_beams",
+    "max_window_layers", "num_return_sequences", "num_beams",
     "num_beam_groups", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
-    "chunk_size_feed_forward", "experts_per_token", "router_aux_loss_coef", "ep_size",
+    "chunk_size_feed_forward", "router_aux_loss_coef", "ep_size",
     "output_router_logits", "query_pre_attn_scalar", "mtp_use_dedicated_embeddings",
     "swiglu_limit", "image_size", "vision_feature_layer", "mm_tokens_per_image",
-    "attn_output_gate", "rope_local_base_freq", "attention_multiplier", "linear_dropout",
-    "moe_router_dtype", "quantization_config_note",
+    "rope_local_base_freq", "attention_multiplier", "linear_dropout",
+    "moe_router_dtype", "num_labels", "use_sliding_window", "layer_norm_eps", "layer_norm_epsilon",
+    "rotary_dim",
 }  # fmt: skip
 """Keys that look as if they shaped a model and do not (or are covered by the type's formulas)."""
 
@@ -136,18 +137,15 @@ def from_config(config: Any, *, name: str, source: str = "", where: str = "") ->
         dataclasses.replace(layer, n_layer=layers.count(layer)) for layer in dict.fromkeys(layers)
     )
     other = family.final_norms * hidden + family.positions(keys) * hidden
-    dtype = keys.choice("torch_dtype", _DTYPES, default=keys.choice("dtype", _DTYPES, "bfloat16"))
-    matrix, expert, kv = _quantised(keys, dtype)
+    form = precision.formats(keys, n_layer)
     max_context = keys.size("max_position_embeddings", default=0, low=0)
     keys.refuse_unknown(SHAPELY, HARMLESS)
     return LLM(
         name=name, source=source, hidden=hidden, vocab=vocab, is_tied=is_tied, groups=groups,
-        other_params=other, max_context=max_context, dtype=dtype, matrix_dtype=matrix,
-        expert_dtype=expert, kv_dtype=kv,
+        other_params=other, max_context=max_context, dtype=form.dtype,
+        attention_dtype=form.attention, matrix_dtype=form.matrix, expert_dtype=form.expert,
+        kv_dtype=form.kv,
     )  # fmt: skip
-
-
-_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def _open(config: Any, where: str) -> tuple[Keys, Family]:
@@ -156,14 +154,18 @@ def _open(config: Any, where: str) -> tuple[Keys, Family]:
     model_type = config.get("model_type")
     known = [*FAMILIES, *COMPOSITE]
     if not isinstance(model_type, str) or model_type not in known:
-        raise InputError("model_type", model_type, "a known model type", known=known, where=where)
+        Keys(config, where).fail("model_type", model_type, "a known model type", known)
     if model_type in COMPOSITE:
         text = config.get("text_config")
         if not isinstance(text, dict):
-            raise InputError("text_config", text, "the language model's settings", where=where)
+            Keys(config, where).fail("text_config", text, "the language model's settings")
         outer = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
-        config = {k: config[k] for k in outer if k in config} | text
-        config["model_type"] = COMPOSITE[model_type]
+        expected = COMPOSITE[model_type]
+        if text.get("model_type") not in (None, expected):
+            Keys(text, where, "text_config.").fail("model_type", text["model_type"], expected)
+        # A null inside does not hide what the outer file says.
+        given = {k: config[k] for k in outer if text.get(k) is None and k in config}
+        config = text | given | {"model_type": expected}
     return Keys(config, where), FAMILIES[config["model_type"]]
 
 
@@ -194,34 +196,3 @@ def _layer(keys: Keys, family: Family, i: int, hidden: int) -> LayerGroup:
         router_params=f.router_params,
         other_params=a.other_params + f.other_params + family.norms * hidden,
     )
-
-
-def _quantised(keys: Keys, dtype: str) -> tuple[str, str, str]:
-    """Formats of dense matrices, of experts and of the KV cache."""
-    scheme = keys.table("quantization_config")
-    matrix = expert = kv = dtype
-    if scheme is not None:
-        method = scheme.choice("quant_method", ("fp8", "mxfp4", "compressed-tensors"))
-        if method == "fp8":
-            block = scheme.raw("weight_block_size")
-            if block not in (None, [128, 128]):
-                scheme.fail("weight_block_size", block, "[128, 128]")
-            matrix = expert = "fp8"
-        elif method == "mxfp4":
-            expert = "mxfp4"
-        else:
-            scheme.fail("quant_method", method, "fp8 or mxfp4 (no weight format is read from it)")
-        kv_scheme = scheme.raw("kv_cache_scheme") or scheme.raw("kv_cache_quant_algo")
-        if kv_scheme is not None:
-            kv = _kv_format(scheme, kv_scheme, dtype)
-    return matrix, expert, kv
-
-
-def _kv_format(scheme: Keys, kv_scheme: Any, dtype: str) -> str:
-    if isinstance(kv_scheme, dict):
-        if kv_scheme.get("num_bits") == 8 and kv_scheme.get("type", "float") == "float":
-            return "fp8"
-        scheme.fail("kv_cache_scheme", kv_scheme, "8-bit floats")
-    if isinstance(kv_scheme, str) and kv_scheme.lower() in KV_ELEMENT_BYTES:
-        return kv_scheme.lower()
-    return scheme.fail("kv_cache_scheme", kv_scheme, "one of " + ", ".join(KV_ELEMENT_BYTES))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from jaxmem.core.errors import InputError
+from jaxmem.core.errors import InputError, nearest
 
 MAX_SIZE = 10_000_000
 """Largest width, head count or vocabulary that is believed."""
@@ -34,12 +34,10 @@ class Keys:
         value = self.raw(key)
         if value is None:
             value = default
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if isinstance(value, float) and value.is_integer():
-            value, is_whole = int(value), True
-        if not is_whole or not low <= value <= high:
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if not isinstance(whole, int) or isinstance(whole, bool) or not low <= whole <= high:
             self.fail(key, value, f"a whole number from {low} to {high}")
-        return value
+        return whole
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         """True or false; `default` where absent or null."""
@@ -50,14 +48,19 @@ class Keys:
             self.fail(key, value, "true or false")
         return value
 
+    def only(self, key: str, value: bool) -> None:
+        """Raise where a flag has another value than the only one whose counts are known."""
+        if self.flag(key, default=value) != value:
+            word = str(value).lower()
+            self.fail(key, not value, f"{word} (nothing else is known of {self.model_type})")
+
     def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
         """One of some words; `default` where absent or null."""
         value = self.raw(key)
         if value is None and default is not None:
             return default
         if not isinstance(value, str) or value not in choices:
-            known = choices if isinstance(value, str) else ()
-            self.fail(key, value, "one of " + ", ".join(choices), known)
+            self.fail(key, value, "one of " + ", ".join(choices), choices)
         return value
 
     def words(self, key: str, choices: Sequence[str], n: int) -> list[str] | None:
@@ -81,6 +84,15 @@ class Keys:
             self.fail(key, value, "a list of layer numbers")
         return value
 
+    def texts(self, key: str) -> list[str]:
+        """A list of names; empty where absent or null."""
+        value = self.raw(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            self.fail(key, value, "a list of names")
+        return value
+
     def table(self, key: str) -> "Keys | None":
         """A nested object; None where absent or null."""
         value = self.raw(key)
@@ -93,13 +105,16 @@ class Keys:
     def refuse_unknown(self, shapely: re.Pattern[str], harmless: set[str]) -> None:
         """Raise for a key that looks as if it shaped the model and was never read."""
         for key, value in self.config.items():
+            if not isinstance(key, str):
+                self.fail("config.json", key, "keys that are text")
             unread = key not in self.read and key not in harmless
-            if unread and value is not None and shapely.search(str(key)):
-                self.fail(str(key), value, "a key that jaxmem understands", self.read)
+            if unread and value is not None and shapely.search(key):
+                near = nearest(key, sorted(self.read))
+                hint = f" (nearest known: {near})" if near else ""
+                self.fail(key[:80], value, f"a key that jaxmem understands{hint}")
 
     def fail(self, key: str, value: Any, expected: str, known: Any = ()) -> NoReturn:
-        """Raise for `key`; the hint is drawn from `known`."""
-        hint = sorted(known)
-        if hint and not isinstance(value, str):
-            raise InputError(f"{self.prefix}{key}", value, expected, where=self.where)
-        raise InputError(f"{self.prefix}{key}", value, expected, known=hint, where=self.where)
+        """Raise for `key`; where the value is a word, the nearest of `known` is suggested."""
+        known = known if isinstance(value, str) else ()
+        name = f"{self.prefix}{key}"
+        raise InputError(name, value, expected, known=known, where=self.where)

@@ -11,7 +11,9 @@ ELEMENT_BYTES = {
     "float32": 4.0,
     "bfloat16": 2.0,
     "float16": 2.0,
-    "fp8": 1.0 + 4.0 / (128 * 128),  # one FP32 scale a block of 128 x 128
+    # One FP32 scale a block of 128 x 128; blocks cut off at edges (under 1e-5) are not rounded up.
+    "fp8": 1.0 + 4.0 / (128 * 128),
+    "fp8-tensor": 1.0,  # one scale a tensor: nothing
     "mxfp4": 4.25 / 8,  # blocks of 32 elements share an 8-bit scale
 }
 """Bytes a weight element takes in each format, scales included."""
@@ -81,7 +83,8 @@ class LLM:
     other_params: int = 0  # final norm, learned positions
     max_context: int = 0
     dtype: str = "bfloat16"  # of activations and unquantised weights
-    matrix_dtype: str = "bfloat16"  # of attention and dense matrices
+    attention_dtype: str = "bfloat16"  # of attention's matrices
+    matrix_dtype: str = "bfloat16"  # of matrices of dense FFNs and shared experts
     expert_dtype: str = "bfloat16"  # of expert matrices
     kv_dtype: str = "bfloat16"
 
@@ -119,26 +122,51 @@ class LLM:
         return self.n_param - idle
 
     @property
+    def n_param_active_without_input_embedding(self) -> int:
+        """Parameters that one token multiplies with: a look-up is no product, a tied head is one.
+
+        Example:
+            >>> from jaxmem.llm import load
+            >>> load("gpt-oss-120b").n_param_active_without_input_embedding  # published: 5.13B
+            5132849472
+        """
+        return self.n_param_active - (0 if self.is_tied else self.embedding_params)
+
+    @property
     def weight_bytes(self) -> float:
-        """Bytes of all weights, in the formats that they are stored in."""
+        """Bytes of all weights, in the formats that they are stored in.
+
+        Example:
+            >>> from jaxmem.llm import load
+            >>> round(load("gpt-oss-120b").weight_bytes / 2**30, 1)  # GiB, as published
+            60.8
+        """
         dtype, matrix = ELEMENT_BYTES[self.dtype], ELEMENT_BYTES[self.matrix_dtype]
-        expert = ELEMENT_BYTES[self.expert_dtype]
+        attention, expert = ELEMENT_BYTES[self.attention_dtype], ELEMENT_BYTES[self.expert_dtype]
         total = dtype * (self.embedding_params + self.head_params + self.other_params)
         for g in self.groups:
             rest = g.router_params + g.other_params + g.n_expert * g.expert_bias_params
-            matrices = matrix * (g.attention_params + g.dense_params)
+            matrices = attention * g.attention_params + matrix * g.dense_params
             total += g.n_layer * (matrices + expert * g.n_expert * g.expert_params + dtype * rest)
         return total
 
-    def kv_bytes_token(self) -> float:
-        """KV cache bytes a token adds over all layers, while no window is full; not divided by TP.
+    def kv_bytes_token(self, context: int | None = None) -> float:
+        """KV cache bytes that a token adds over all layers; not divided by TP.
+
+        Args:
+            context: tokens already there: layers whose window is full only replace theirs and add
+                nothing. None: before any window is full.
 
         Example:
             >>> from jaxmem.llm import load
             >>> load("deepseek-v3").kv_bytes_token()
             70272.0
+            >>> load("gpt-oss-20b").kv_bytes_token(), load("gpt-oss-20b").kv_bytes_token(128)
+            (49152.0, 24576.0)
         """
-        return sum(g.n_layer * self._layer_kv_bytes(g) for g in self.groups)
+        is_full = [context is not None and 0 < g.window <= context for g in self.groups]
+        rows = zip(self.groups, is_full, strict=True)
+        return float(sum(g.n_layer * self._layer_kv_bytes(g) for g, full in rows if not full))
 
     def kv_bytes(self, context: int, *, unified: bool = False) -> float:
         """KV cache bytes of one sequence of `context` tokens.
@@ -147,6 +175,12 @@ class LLM:
             context: tokens.
             unified: whether layers with a window keep pages for the whole context (one pool for
                 all layers) or, by default, only a ring of their window.
+
+        Example:
+            >>> from jaxmem.llm import load
+            >>> model = load("gpt-oss-20b")
+            >>> [32 * model.kv_bytes(8192, unified=u) / 2**30 for u in (False, True)]  # GiB
+            [6.09375, 12.0]
         """
         total = 0.0
         for g in self.groups:

@@ -26,6 +26,10 @@ class Parallel:
 
         Raises:
             InputError: a field is unknown or out of bounds.
+
+        Example:
+            >>> int(Parallel.create(tp=8).tp), int(Parallel.create().dp)
+            (8, 0)
         """
         return build(cls, values)
 
@@ -40,6 +44,12 @@ def resolve(parallel: Parallel, table: Any, n_gpu: Leaf) -> Parallel:
 
     Gradient: exact in `n_gpu` where the rule decides.
     Source: FlashAccel Table II (arXiv 2607.10186v1).
+
+    Example:
+        >>> from jaxmem.llm import load, table
+        >>> by_rule = resolve(Parallel.create(), table(load("mixtral-8x7b")), 8.0)
+        >>> float(by_rule.tp), float(by_rule.dp), float(by_rule.ep)
+        (1.0, 8.0, 8.0)
     """
     n_expert = sum(table.n_expert[..., kind] for kind in range(table.n_expert.shape[-1]))
     has_expert = jnp.greater(n_expert, 0)

@@ -9,9 +9,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxmem.core import relax
 from jaxmem.core.design import Leaf, design, leaf
+from jaxmem.core.errors import InputError
 from jaxmem.llm.model import ELEMENT_BYTES, KV_ELEMENT_BYTES, LLM, window_tokens
 from jaxmem.llm.parallel import Parallel
 
@@ -62,19 +64,30 @@ _PADDING = {"window_tokens": np.inf, "n_q": 1.0, "n_kv": 1.0, "head_dim": 1.0,
             "kv_element_bytes": 1.0}  # fmt: skip
 
 
-def table(llm: LLM, parallel: Parallel | None = None) -> LayerTable:
+def table(llm: LLM, parallel: Parallel | None = None, n_kind: int | None = None) -> LayerTable:
     """The layer table of a model; one GPU's share of it where degrees are given.
 
     Args:
         llm: the model.
         parallel: resolved degrees (none 0), or None for the whole model.
+        n_kind: rows of the table, so that models stack: at least the model's kinds of layer; never
+            fewer than `MIN_KIND` come back.
+
+    Raises:
+        InputError: a degree is left to the rule, or the rows are too few.
+
+    Source: the counting formulas of `attention.py` and `ffn.py`.
 
     Example:
         >>> from jaxmem.llm import load
         >>> float(kv_bytes_token(table(load("llama3.1-8b"))))
         131072.0
     """
-    width = ELEMENT_BYTES[llm.dtype]
+    if n_kind is not None and n_kind < len(llm.groups):
+        raise InputError("n_kind", n_kind, f"at least {len(llm.groups)}, the kinds of {llm.name}")
+    if parallel is not None:
+        _require_resolved(parallel)
+    width, attention = ELEMENT_BYTES[llm.dtype], ELEMENT_BYTES[llm.attention_dtype]
     matrix, expert = ELEMENT_BYTES[llm.matrix_dtype], ELEMENT_BYTES[llm.expert_dtype]
     kv = KV_ELEMENT_BYTES[llm.kv_dtype]
     rows = [
@@ -88,7 +101,7 @@ def table(llm: LLM, parallel: Parallel | None = None) -> LayerTable:
             "kv_bytes_token": g.kv_elements * kv,
             "kv_element_bytes": kv,
             "state_bytes": g.state_bytes,
-            "attention_weight_bytes": g.attention_params * matrix
+            "attention_weight_bytes": g.attention_params * attention
             + (g.router_params + g.other_params) * width,
             "attention_flops_token": 2 * (g.attention_params + g.router_params) + g.state_flops,
             "attention_flops_context": g.attention_context_flops,
@@ -111,12 +124,19 @@ def table(llm: LLM, parallel: Parallel | None = None) -> LayerTable:
         "head_weight_bytes": head * width,
         "head_flops_token": 2 * head,
         "other_weight_bytes": llm.other_params * width,
-        "is_fp8": llm.matrix_dtype == "fp8",
+        "is_fp8": llm.matrix_dtype.startswith("fp8"),
         "activation_bytes": width,
     }
     whole = LayerTable(**columns, **{k: np.float64(v) for k, v in model.items()})
-    whole = pad(whole, MIN_KIND)
+    whole = pad(whole, max(MIN_KIND, n_kind or 0))
     return whole if parallel is None else shard(whole, parallel)
+
+
+def _require_resolved(parallel: Parallel) -> None:
+    for name in ("tp", "dp", "ep"):
+        degree = getattr(parallel, name)
+        if not isinstance(degree, Tracer) and np.any(np.less_equal(degree, 0)):
+            raise InputError(f"parallel.{name}", 0, "a degree of at least 1 (`resolve` fills it)")
 
 
 def shard(table: LayerTable, parallel: Parallel) -> LayerTable:
@@ -125,7 +145,19 @@ def shard(table: LayerTable, parallel: Parallel) -> LayerTable:
     MLA's latent is not divided: every rank needs all of it. Heads that TP does not divide are
     rounded up, as engines replicate them.
 
+    Args:
+        table: the whole model.
+        parallel: resolved degrees, which may be traced.
+
     Gradient: relaxed through the rounding of KV heads.
+    Source: public reports on engines (transformers, tenstorrent/vllm: KV heads replicate above
+        their number; TensorRT-LLM: MLA's latent does on every rank).
+
+    Example:
+        >>> from jaxmem.llm import load
+        >>> rank = shard(table(load("llama3.1-70b")), Parallel.create(tp=16, dp=1, ep=1))
+        >>> float(kv_bytes_token(rank))  # 8 KV heads on 16 ranks: one each
+        40960.0
     """
     tp = jnp.asarray(parallel.tp)[..., None]
     ep = jnp.asarray(parallel.ep)[..., None]
@@ -194,12 +226,26 @@ def kv_bytes_token(table: LayerTable) -> Leaf:
     return over_kinds(table, lambda row: row.kv_bytes_token)
 
 
-def kv_bytes(table: LayerTable, context_tokens: Leaf) -> Leaf:
-    """KV cache bytes of a sequence, windows capped, fixed states included."""
+def kv_bytes(table: LayerTable, context_tokens: Leaf, *, unified: bool = False) -> Leaf:
+    """KV cache bytes of a sequence, fixed states included.
+
+    Args:
+        table: the model, or one GPU's share of it.
+        context_tokens: tokens of the sequence.
+        unified: whether layers with a window keep pages for the whole context (one pool for all
+            layers) or, by default, only a ring of their window.
+
+    Gradient: exact; half at a full window.
+
+    Example:
+        >>> from jaxmem.llm import load
+        >>> model = table(load("gpt-oss-20b"))
+        >>> [32 * float(kv_bytes(model, 8192.0, unified=u)) / 2**30 for u in (False, True)]  # GiB
+        [6.09375, 12.0]
+    """
 
     def layer(row):
-        return (
-            row.kv_bytes_token * relax.minimum(context_tokens, row.window_tokens) + row.state_bytes
-        )
+        kept = context_tokens if unified else relax.minimum(context_tokens, row.window_tokens)
+        return row.kv_bytes_token * kept + row.state_bytes
 
     return over_kinds(table, layer)

@@ -7,6 +7,7 @@ road; only the file that is asked for is read.
 import dataclasses
 import functools
 import json
+import os
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -16,6 +17,8 @@ from jaxmem.core.errors import InputError
 from jaxmem.llm import hf
 from jaxmem.llm.model import ELEMENT_BYTES, KV_ELEMENT_BYTES, LLM
 from jaxmem.llm.table import LayerTable, table
+
+_EXPECTED = "a zoo name, a Hugging Face id of the zoo or the path of a config.json"
 
 
 def load(what: Any, *, weight_dtype: str | None = None, kv_dtype: str | None = None) -> LLM:
@@ -37,7 +40,8 @@ def load(what: Any, *, weight_dtype: str | None = None, kv_dtype: str | None = N
     model = _load(what)
     if weight_dtype is not None:
         _check("weight_dtype", weight_dtype, ELEMENT_BYTES)
-        model = dataclasses.replace(model, matrix_dtype=weight_dtype, expert_dtype=weight_dtype)
+        parts = ("attention_dtype", "matrix_dtype", "expert_dtype")
+        model = dataclasses.replace(model, **dict.fromkeys(parts, weight_dtype))
     if kv_dtype is not None:
         _check("kv_dtype", kv_dtype, KV_ELEMENT_BYTES)
         model = dataclasses.replace(model, kv_dtype=kv_dtype)
@@ -51,7 +55,8 @@ def layer_table(what: Any) -> LayerTable:
 
 def names() -> list[str]:
     """Names in the zoo, in alphabetical order."""
-    return sorted(p.name.removesuffix(".toml") for p in _folder().iterdir())
+    files = [p.name for p in _folder().iterdir()]
+    return sorted(n.removesuffix(".toml") for n in files if n.endswith(".toml"))
 
 
 def published(name: str) -> dict[str, Any]:
@@ -63,12 +68,15 @@ def _load(what: Any) -> LLM:
     if isinstance(what, LLM):
         return what
     if isinstance(what, dict):
-        return hf.from_config(what, name=str(what.get("_name_or_path") or "config"))
-    text = str(what)
+        name = what.get("_name_or_path")
+        return hf.from_config(what, name=name if name and isinstance(name, str) else "config")
+    if not isinstance(what, str | os.PathLike):
+        raise InputError("model", what, _EXPECTED)
+    text = os.fspath(what)
     path = Path(text)
-    if text.endswith(".json") or path.is_file():
+    if text.endswith(".json") or _is_file(path):
         return hf.read(path)
-    if (path / "config.json").is_file():
+    if _is_file(path / "config.json"):
         return hf.read(path / "config.json")
     name = _known(text)
     entry = _entry(name)
@@ -82,12 +90,18 @@ def _known(name: str) -> str:
     ids = _ids()
     if folded in ids:
         return ids[folded]
-    expected = "a zoo name, a Hugging Face id of the zoo or the path of a config.json"
-    raise InputError("model", name, expected, known=names())
+    raise InputError("model", name, _EXPECTED, known=names())
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # longer than any name of a file, or with a null in it
+        return False
 
 
 def _check(field: str, value: str, known: dict[str, float]) -> None:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise InputError(field, value, "one of " + ", ".join(known), known=known)
 
 
@@ -102,4 +116,9 @@ def _entry(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _ids() -> dict[str, str]:
-    return {_entry(name)["id"].lower(): name for name in names()}
+    """Zoo name by Hugging Face id, from the first line of each file: whole files are slow."""
+    ids = {}
+    for name in names():
+        with (_folder() / f"{name}.toml").open(encoding="utf-8") as file:
+            ids[tomllib.loads(file.readline())["id"].lower()] = name
+    return ids

@@ -180,9 +180,10 @@ def experts_touched(n_expert: Leaf, top_k: Leaf, n_token: Leaf) -> Leaf:
         >>> round(float(experts_touched(256.0, 8.0, 32.0)), 1)
         163.3
     """
-    miss = relax.divide(top_k, n_expert, 0.0)
-    miss = relax.minimum(miss, 1 - 1e-12)
-    return -n_expert * jnp.expm1(n_token * jnp.log1p(-miss))
+    visits_all = jnp.greater_equal(top_k, n_expert)  # also where there are no experts
+    share = relax.where(visits_all, 0.5, relax.divide(top_k, n_expert, 0.0))
+    touched = -n_expert * jnp.expm1(n_token * jnp.log1p(-share))
+    return relax.where(visits_all, n_expert * jnp.sign(n_token), touched)
 
 
 def _experts_read(layer, whole, n_routed, expert_read):
