@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import click
@@ -124,7 +124,7 @@ def quantity(value: Any, unit: str) -> str:
 
 
 @contextlib.contextmanager
-def progress(text: str) -> Iterator[Callable[[int, int], None]]:
+def progress(text: str) -> Generator[Callable[[int, int], None]]:
     """A bar on stderr with rate and time left; yields what takes (done, total)."""
     from rich.console import Console
     from rich.progress import (

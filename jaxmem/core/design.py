@@ -65,8 +65,10 @@ class Spec:
             return "one of " + ", ".join(self.choices)
         noun = "a whole number" if self.is_integer else "a number"
         unit = "" if self.unit == "1" else f" {self.unit}"
-        low = f"{'>' if self.is_open else '>='} {self.low:g}" if self.low > -math.inf else ""
-        high = f"<= {self.high:g}" if self.high < math.inf else ""
+        low = (
+            f"{'>' if self.is_open else '>='} {_written(self.low)}" if self.low > -math.inf else ""
+        )
+        high = f"<= {_written(self.high)}" if self.high < math.inf else ""
         bounds = " and ".join(b for b in (low, high) if b)
         return f"{noun} {bounds}{unit}" if bounds else f"{noun}{unit}"
 
@@ -184,6 +186,8 @@ def coerce(spec: Spec, value: Any, name: str, *, where: str = "") -> Any:
     """
     if isinstance(value, jax.core.Tracer):
         return value
+    if spec.kind == "part" and spec.parse is None and not is_record(value):
+        raise InputError(name, _plain(value), f"a record ({spec.doc})", where=where)
     if spec.kind != "leaf":
         return spec.parse(value) if spec.parse else value
     if spec.choices:
@@ -276,8 +280,14 @@ def _number(spec: Spec, value: Any, name: str, where: str) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         raise InputError(name, _plain(value), spec.rule(), where=where) from None
     if value is None or (not spec.may_be_unknown and np.isnan(array).any()):
-        raise InputError(name, value, spec.rule(), where=where)
+        raise InputError(name, _plain(value), spec.rule(), where=where)
     return array
+
+
+def _written(number: float) -> str:
+    """A bound as a person writes it: whole numbers in full, up to a billion."""
+    is_plain = float(number).is_integer() and abs(number) < 1e9
+    return f"{int(number)}" if is_plain else f"{number:g}"
 
 
 def _plain(value: Any) -> Any:

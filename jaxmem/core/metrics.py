@@ -17,10 +17,10 @@ LIMITS = {
     "invalid": 6,
 }
 LIMIT_TEXT = {
-    "none": "the largest batch asked for fits",
-    "slo": "one more request would break the latency objective",
-    "capacity": "one more request would not fit in memory",
-    "hbm_buffer": "one more request would not fit in the HBM that buffers writes and replicas",
+    "none": "nothing stops the batch that was asked for",
+    "slo": "more requests would break the latency objective",
+    "capacity": "more requests do not fit in memory",
+    "hbm_buffer": "more requests do not fit in the HBM that buffers writes and replicas",
     "context_cap": "the context is longer than the policy takes",
     "layout": "the model cannot be laid out on the device in this way",
     "invalid": "the fields contradict each other or lie outside what is modelled",

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-N_LANE = 1024
-"""Points that a tile holds: small enough that a tile's values stay in the cache."""
+N_LANE = 2048
+"""Points that a tile holds: enough to hide the call, few enough to stay in the cache."""
 
 TRACES: dict[str, int] = {}
 """How often each model was traced by a `Program`, for the tests that count compiles."""
@@ -58,15 +58,12 @@ class Program:
     """
 
     def __init__(self, model: Callable, args: tuple, axes: Sequence[Axis] = ()) -> None:
-        self.model = unwrapped(model)
-        leaves, self.treedef = jax.tree.flatten(args)
-        self.shape = tuple((axis.leaf, axis.stride, len(axis.table[0])) for axis in axes)
+        leaves, treedef = jax.tree.flatten(args)
+        self.compiled = _program(unwrapped(model), treedef)
+        self.decode = _decoder(tuple((axis.stride, len(axis.table[0])) for axis in axes))
+        self.varied = [position for axis in axes for position in axis.leaf]
         with jax.enable_x64(True):
-            # Two equal rows, of which a tile reads one by its number: what does not vary must not
-            # look constant, or it is hoisted out of the loop and rounded otherwise than when swept.
-            self.base = [
-                jnp.asarray(np.broadcast_to(x, (2, N_LANE, *np.shape(x))).copy()) for x in leaves
-            ]
+            self.base = [_lanes(np.asarray(x)) for x in leaves]
             self.tables = [tuple(jnp.asarray(t) for t in axis.table) for axis in axes]
 
     def run(self, start: int, n_tile: int) -> Any:
@@ -75,11 +72,16 @@ class Program:
         Returns:
             The model's result with a leading axis [n_tile * N_LANE] of NumPy arrays.
         """
+        tiles = [self._tile(start + i * N_LANE) for i in range(n_tile)]
+        return jax.tree.map(lambda *x: np.concatenate(x) if len(x) > 1 else x[0], *tiles)
+
+    def _tile(self, first: int) -> Any:
         with jax.enable_x64(True):
-            # A loop of one tile would be inlined and compiled to other code than a longer one.
-            compiled = _program(self.model, self.treedef, self.shape, max(n_tile, 2))
-            out = compiled(self.base, self.tables, jnp.float64(start))
-            return jax.tree.map(lambda x: np.asarray(x)[: n_tile * N_LANE], out)
+            lanes = list(self.base)
+            found = self.decode(self.tables, jnp.float64(first)) if self.varied else []
+            for position, columns in zip(self.varied, found, strict=True):
+                lanes[position] = columns
+            return jax.tree.map(np.asarray, self.compiled(lanes))
 
 
 def unwrapped(model: Callable) -> Callable:
@@ -87,36 +89,48 @@ def unwrapped(model: Callable) -> Callable:
     return getattr(model, "__wrapped__", model)
 
 
+def _lanes(value: np.ndarray) -> Any:
+    """One number in every lane; of several numbers, a column each: one layout for all."""
+    if value.ndim:
+        return [_lanes(x) for x in value]
+    return jnp.asarray(np.full(N_LANE, value))
+
+
 @functools.lru_cache(maxsize=64)
-def _program(model, treedef, shape, n_tile):
-    def tile(base, tables, first):
+def _program(model, treedef):
+    """The model over lanes. Every leaf comes as an array, swept or not, so that one compiled code
+    serves every space: constants would be folded, and what does not vary rounded otherwise.
+    """
+
+    def lane(*xs):
+        leaves = [jnp.stack(x) if isinstance(x, list) else x for x in xs]
+        return model(*jax.tree.unflatten(treedef, leaves))
+
+    def tile(lanes):
         TRACES[model.__module__] = TRACES.get(model.__module__, 0) + 1
+        return jax.vmap(lane)(*lanes)
+
+    return jax.jit(tile)
+
+
+@functools.lru_cache(maxsize=64)
+def _decoder(shape):
+    """From a tile's first point number to the columns of every leaf that varies."""
+
+    def decode(tables, first):
         index = first + jnp.arange(N_LANE)
-        row = (first / N_LANE % 2).astype(jnp.int32)
-        lanes = [jax.lax.dynamic_index_in_dim(x, row, keepdims=False) for x in base]
-        for (positions, stride, n), table in zip(shape, tables, strict=True):
+        columns = []
+        for (stride, n), table in zip(shape, tables, strict=True):
             # Whole numbers in float64 divide exactly and in vectors; 64-bit integers do not.
             step = jnp.floor(index / stride)
             choice = jnp.minimum(step - n * jnp.floor(step / n), n - 1).astype(jnp.int32)
-            for position, values in zip(positions, table, strict=True):
-                lanes[position] = values[choice]
-        # A leaf of several numbers comes as so many columns: one layout, five times the speed.
-        columns = [[x[:, i] for i in range(x.shape[1])] if x.ndim > 1 else x for x in lanes]
-        # The barrier keeps the decoding of a point out of the model's own fusions.
-        columns = jax.lax.optimization_barrier(columns)
+            for values in table:
+                of_one = [values] if values.ndim == 1 else list(values.T)
+                found = [column[choice] for column in of_one]
+                columns.append(found[0] if values.ndim == 1 else found)
+        return columns
 
-        def lane(*xs):
-            leaves = [jnp.stack(x) if isinstance(x, list) else x for x in xs]
-            return model(*jax.tree.unflatten(treedef, leaves))
-
-        return jax.vmap(lane)(*columns)
-
-    def program(base, tables, start):
-        firsts = start + N_LANE * jnp.arange(n_tile, dtype=jnp.float64)
-        out = jax.lax.map(lambda first: tile(base, tables, first), firsts)
-        return jax.tree.map(lambda x: x.reshape(n_tile * N_LANE, *x.shape[2:]), out)
-
-    return jax.jit(program)
+    return jax.jit(decode)
 
 
 def strides(sizes: Sequence[int]) -> list[int]:

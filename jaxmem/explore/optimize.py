@@ -30,7 +30,7 @@ PENALTY = 30.0
 """Weight of a squared violation, in units of the logarithm of the objective."""
 NOT_FEASIBLE = 1e3
 """Loss of a point that cannot run: worse than any that can."""
-SCORED = 2 * N_LANE
+SCORED = N_LANE
 """Points scored at a time."""
 TOLERANCE = 1e-9
 """Relative slack within which a constraint counts as met."""

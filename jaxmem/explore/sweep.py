@@ -21,7 +21,7 @@ from jaxmem.core.program import N_LANE, Axis, Program, unwrapped
 from jaxmem.explore import space as spaces
 from jaxmem.explore import store
 
-CHUNK_POINTS = 32 * N_LANE
+CHUNK_POINTS = 16 * N_LANE
 """Points a call: large enough to hide dispatch, small enough to show progress."""
 
 
