@@ -89,7 +89,7 @@ def unwrapped(model: Callable) -> Callable:
     return getattr(model, "__wrapped__", model)
 
 
-def _lanes(value: np.ndarray) -> Any:
+def _lanes(value: Any) -> Any:
     """One number in every lane; of several numbers, a column each: one layout for all."""
     if value.ndim:
         return [_lanes(x) for x in value]

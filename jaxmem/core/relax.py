@@ -106,6 +106,14 @@ def divide(x: Leaf, y: Leaf, default: Leaf = 0.0):
     return jnp.where(is_zero, default, x / jnp.where(is_zero, 1, y))
 
 
+def once[T](values: T) -> T:
+    """`values`, computed once: XLA would otherwise compute them again in each of their uses.
+
+    Gradient: that of `values`.
+    """
+    return jax.lax.optimization_barrier(values)
+
+
 def sqrt(x: Leaf):
     """Square root, 0 below 0. Gradient: exact above 0, zero elsewhere."""
     is_positive = jnp.greater(x, 0)

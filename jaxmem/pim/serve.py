@@ -71,7 +71,7 @@ def pim_time(design: Design, workload: Decode | Serve, batch: Leaf):
     n_activation = 0.0
     for kind in range(table.n_layer.shape[-1]):
         layer = kind_of(table, kind)
-        s = layout.shape(design, layer)
+        s = relax.once(layout.shape(design, layer))
         n_token = relax.minimum(context, layer.window_tokens)
         has_kv = jnp.sign(layer.kv_bytes_token)
         repeat = layer.n_layer * s.n_round * has_kv
@@ -101,6 +101,7 @@ def pim_time(design: Design, workload: Decode | Serve, batch: Leaf):
             "commit": energy.copy_j(commit, device),
             "prefill_write": 0.0,
         }
+        cycle, channel_j = relax.once((cycle, channel_j))
         rows = qk.n_miss + sv.n_miss + k_write.n_write_row + v_write.n_write_row
         rows = rows + commit.n_write_row
         if isinstance(workload, Serve):
@@ -114,7 +115,7 @@ def pim_time(design: Design, workload: Decode | Serve, batch: Leaf):
             second[name] = second[name] + repeat * cycle[name] * device.clock_s
             joule[name] = joule[name] + repeat * n_channel * channel_j[name]
         n_activation = n_activation + repeat * n_channel * rows
-    return second, joule, n_activation
+    return relax.once((second, joule, n_activation))
 
 
 def host_time(design: Design, batch: Leaf):

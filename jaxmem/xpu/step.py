@@ -114,7 +114,7 @@ def step(
     peak = relax.where(table.is_fp8 > 0, gpu.fp8_flops, gpu.bf16_flops)
     matmul_flops = gpu.matmul_efficiency * peak
     attention_flops = gpu.attention_efficiency * gpu.bf16_flops
-    rank = shard(table, parallel)
+    rank = relax.once(shard(table, parallel))
     n_local, request_local = n_token / parallel.dp, n_request / parallel.dp
     # Tokens that meet at one set of all experts: the whole node, or a part where ep is smaller.
     n_routed = n_token * parallel.ep / (parallel.tp * parallel.dp)
@@ -163,6 +163,9 @@ def step(
 
     part_s["head"] = read_and_compute(rank.head_weight_bytes, request_local * rank.head_flops_token)
     part_s["overhead"] += gpu.step_s
+    part_s, weight_bytes, kv_bytes, link_bytes = relax.once(
+        (part_s, weight_bytes, kv_bytes, link_bytes)
+    )
     return StepTime(
         parts=part_s,
         weight_bytes=weight_bytes + rank.head_weight_bytes,

@@ -68,7 +68,7 @@ def test_gradients_earn_their_keep():
 
     options = {"minimize": "latency_s", "n_start": 4, "n_step": 24, "polish": False}
     ratio = []
-    for seed in range(5):
+    for seed in range(3):
         true = jm.optimize(jm.hbf.evaluate, HBF, work, space, seed=seed, **options)
         chance = jm.optimize(
             jm.hbf.evaluate, HBF, work, space, seed=seed, direction=at_random, **options
