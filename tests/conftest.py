@@ -6,10 +6,10 @@ from pathlib import Path
 # Compiling is most of what the tests do; how well the code is optimised is not what they test.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
-import hypothesis  # noqa: E402
-import jax  # noqa: E402
-import pytest  # noqa: E402
-from jaxtyping import install_import_hook  # noqa: E402
+import hypothesis
+import jax
+import pytest
+from jaxtyping import install_import_hook
 
 hook = install_import_hook("jaxmem", "shape_checker.check")
 hook.__enter__()

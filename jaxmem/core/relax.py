@@ -106,12 +106,18 @@ def divide(x: Leaf, y: Leaf, default: Leaf = 0.0):
     return jnp.where(is_zero, default, x / jnp.where(is_zero, 1, y))
 
 
-def once[T](values: T) -> T:
+@jax.custom_jvp
+def once(values):
     """`values`, computed once: XLA would otherwise compute them again in each of their uses.
 
     Gradient: that of `values`.
     """
     return jax.lax.optimization_barrier(values)
+
+
+@once.defjvp
+def _(primals, tangents):
+    return once(*primals), tangents[0]
 
 
 def sqrt(x: Leaf):

@@ -76,7 +76,7 @@ def test_whole_policies_are_one_compile():
         jm.pim.evaluate, PIM, DECODE,
         {"policy": ["patton", "patton-wo-cz", "patton-wo-o2v"], "ch_per_head": [2, 4]},
     )  # fmt: skip
-    assert program.TRACES["jaxmem.pim.serve"] - before == 1
+    assert program.TRACES["jaxmem.pim.serve"] - before <= 1  # 0 where another test compiled it
     assert list(ds.policy.values) == ["patton", "patton-wo-cz", "patton-wo-o2v"]
     assert (
         ds.sel(policy="patton-wo-cz").latency_s.values[1]
