@@ -123,7 +123,7 @@ def _values(path: str, value: Any) -> Any:
     low, high, count = numbers
     if int(count) != count or not 1 <= count <= 1e7 or (kind == "logspace" and min(low, high) <= 0):
         raise InputError(f"space.{path}.{kind}", numbers, "positive bounds and a whole count")
-    return RANGES[kind](low, high, int(count))
+    return (linspace if kind == "linspace" else logspace)(low, high, int(count))
 
 
 def _search(given: dict[str, Any]) -> dict[str, Any]:

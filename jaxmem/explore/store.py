@@ -11,7 +11,7 @@ import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Store:
         if self.path.exists() and not resume:
             raise InputError("out", str(path), "a folder that does not exist yet (or resume)")
         if self.path.exists():
-            self.group = _open(self.path, mode="r+")
+            self.group: Any = _open(self.path, mode="r+")
             manifest = self.group.attrs.asdict()
             if manifest.get("key") != key:
                 raise InputError("out", str(path), "the store of this very sweep, to resume it")
@@ -151,11 +151,11 @@ def _revision() -> str:
     return found.stdout.strip() if found.returncode == 0 else ""
 
 
-def _open(path: Path, mode: str):
+def _open(path: Path, mode: Literal["r", "r+"]) -> Any:
     import zarr
 
     try:
-        group = zarr.open_group(str(path), mode=mode)  # type: ignore[arg-type]
+        group = zarr.open_group(str(path), mode=mode)
         if DONE in group and "layout" in group.attrs:
             return group
     except (FileNotFoundError, ValueError, KeyError):
