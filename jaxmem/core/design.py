@@ -15,6 +15,7 @@ from typing import Any, cast, dataclass_transform
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxmem.core.errors import InputError
 
@@ -184,7 +185,7 @@ def coerce(spec: Spec, value: Any, name: str, *, where: str = "") -> Any:
     Raises:
         InputError: wrong type, unknown choice, out of bounds.
     """
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return value
     if spec.kind == "part" and spec.parse is None and not is_record(value):
         raise InputError(name, _plain(value), f"a record ({spec.doc})", where=where)

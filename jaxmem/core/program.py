@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 N_LANE = 2048
 """Points that a tile holds: enough to hide the call, few enough to stay in the cache."""
@@ -41,7 +42,7 @@ def pointwise[F: Callable](model: F) -> F:
 
     @functools.wraps(model)
     def evaluate(*args):
-        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
+        if any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
             return model(*args)
         return jax.tree.map(lambda x: x[0], Program(model, args).run(0, 1))
 

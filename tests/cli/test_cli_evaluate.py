@@ -31,10 +31,11 @@ NOISE = (
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(monkeypatch, capsys, tmp_path):
     """Runs `jaxmem ARGS` here: (exit status, stdout, stderr)."""
     for name in JAX_NAMES:  # set, so that the command leaves the tests' own alone
-        monkeypatch.setenv(name, os.environ.get(name, "0"))
+        default = str(tmp_path / "cache") if name.endswith("DIR") else "0"
+        monkeypatch.setenv(name, os.environ.get(name, default))
     monkeypatch.setenv("COLUMNS", "80")
 
     def call(*args):
