@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxmem.core import relax
 from jaxmem.core.design import Leaf
-from jaxmem.devices.node import flash_read_bytes_per_s, hbm_bytes_per_s, n_plane
+from jaxmem.devices.node import flash_write_bytes_per_s, hbm_bytes_per_s, n_plane
 from jaxmem.hbf import layout
 from jaxmem.hbf.layout import Load
 from jaxmem.xpu.step import Memory, hbm
@@ -44,9 +44,7 @@ def stall_s(design: Any, n_bytes: Leaf) -> Leaf:
 
 def program_s(design: Any, n_bytes: Leaf) -> Leaf:
     """Seconds to program `n_bytes` across all planes of a GPU, erases aside (pre-erased blocks)."""
-    flash = design.device.flash
-    write_rate = n_plane(design.device) * flash.page_payload_bytes / flash.program_s
-    return relax.divide(n_bytes, write_rate, 0.0)
+    return relax.divide(n_bytes, flash_write_bytes_per_s(design.device), 0.0)
 
 
 def memory(design: Any) -> Memory:
@@ -64,12 +62,4 @@ def memory(design: Any) -> Memory:
         weight_s=select(lambda n: read_s(design, layout.weight_load(design, n)), plain.weight_s),
         kv_s=select(lambda n: read_s(design, layout.kv_load(design, n)), plain.kv_s),
         stall_s=select(lambda n: stall_s(design, n), plain.stall_s),
-    )
-
-
-def peak_read_bytes_per_s(design: Any) -> Leaf:
-    """Peak read bandwidth of a GPU: flash if it has any, else HBM."""
-    has_flash = design.device.n_stack > 0
-    return relax.where(
-        has_flash, flash_read_bytes_per_s(design.device), hbm_bytes_per_s(design.device)
     )

@@ -78,7 +78,7 @@ def pim_time(design: Design, workload: Decode | Serve, batch: Leaf):
         # Channels at work, idle ones aside: the heads of a layer over its rounds.
         n_channel = s.ch_per_head * layer.n_kv / s.n_round
         # One decoder issues for every channel of every head of the layer.
-        decoder = relax.minimum(s.ch_per_head * layer.n_kv / s.n_round, device.n_channel)
+        decoder = relax.minimum(n_channel, device.n_channel)
 
         qk = layout.scale(layout.query_key(design, s, n_token), batch)
         sv = layout.scale(layout.score_value(design, s, n_token), batch)

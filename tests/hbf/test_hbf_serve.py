@@ -8,7 +8,6 @@ import pytest
 import jaxmem as jm
 from jaxmem.core.metrics import LIMITS
 from jaxmem.hbf import energy, layout, timing
-from jaxmem.hbf.serve import _replicated_bytes  # noqa: F401  (its traffic is checked below)
 
 LONG = {"input_tokens": 15_000, "output_tokens": 6_000}
 
