@@ -1,21 +1,23 @@
-"""Request lengths of a trace: Azure's CSV and any CSV that names its two length columns.
+"""Request traces: lengths, arrival times and the content that requests share.
 
-The other public formats, hashes and arrival times join it here. A bad row is named by file, line
-and column; files are read row by row.
+`read_trace` reads every public format (`trace_formats`); `read_lengths` any CSV that names its two
+length columns. A bad row is named by file, line and column; files are read row by row.
 """
 
 import csv
 import difflib
 import math
 import re
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from jaxmem.core.errors import InputError
+from jaxmem.serving.trace_formats import MAX_TOKENS, detect
 
 COLUMNS = {
     "ContextTokens": "GeneratedTokens",  # Azure LLM inference traces 2023 and 2024
@@ -23,9 +25,6 @@ COLUMNS = {
     "input_length": "output_length",  # Mooncake, as CSV
     "Request tokens": "Response tokens",  # BurstGPT
 }
-MAX_TOKENS = 10_000_000
-"""Longest length that is believed."""
-
 _WHOLE = re.compile(r"[0-9]{1,20}(\.0*)?", re.ASCII)
 """A whole number as programs write it: tables with gaps hold 374 as 374.0."""
 
@@ -38,6 +37,103 @@ class Lengths(NamedTuple):
 
     input_tokens: Float[np.ndarray, " request"]
     output_tokens: Float[np.ndarray, " request"]
+
+
+class Trace(NamedTuple):
+    """Requests in the order of the file."""
+
+    arrival_s: Float[np.ndarray, " request"]  # since the first request
+    input_tokens: Int[np.ndarray, " request"]
+    output_tokens: Int[np.ndarray, " request"]
+    session: Int[np.ndarray, " request"]  # number of its conversation
+    ids: Int[np.ndarray, " id"]  # of all prompts; equal where content is equal
+    start: Int[np.ndarray, " request+1"]  # where each request's ids begin
+    id_tokens: int  # tokens that an id stands for; 0: the trace tells no content
+    format: str
+    n_skipped: int  # bad rows left out
+
+    def head(self, n_request: int) -> "Trace":
+        """The first requests."""
+        start = self.start[: n_request + 1]
+        return self._replace(
+            arrival_s=self.arrival_s[:n_request],
+            input_tokens=self.input_tokens[:n_request],
+            output_tokens=self.output_tokens[:n_request],
+            session=self.session[:n_request],
+            ids=self.ids[: start[-1]],
+            start=start,
+        )
+
+
+def read_trace(
+    path: str | Path,
+    *,
+    skip_bad: bool = False,
+    block_tokens: int = 16,
+    tokens: Callable[[str], list[int]] | None = None,
+) -> Trace:
+    """Requests of a trace file, gzip or plain; the format is told from the file.
+
+    Args:
+        path: Mooncake or Bailian JSONL, Azure or BurstGPT CSV, ShareGPT JSON, or a CSV with columns
+            input_tokens, output_tokens and, if known, arrival_s.
+        skip_bad: leave bad rows out and count them, instead of raising at the first.
+        block_tokens: tokens to an id, for formats that carry text.
+        tokens: a tokenizer, for formats that carry text; without one, 4 tokens to 3 words.
+
+    Raises:
+        InputError: no such file or format, no request, or a bad row, by its line and column.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError("trace", str(path), "a file that exists")
+    form = detect(path, block_tokens=block_tokens, tokens=tokens)
+    arrival, lengths, ids = array("d"), array("q"), array("q")
+    start, session, n_skipped = array("q", [0]), array("q"), 0
+    sessions: dict[object, int] = {}
+    try:
+        for where, raw in form.raw_rows(path):
+            try:
+                if isinstance(raw, InputError):
+                    raise raw
+                rows = form.requests(raw, where)
+            except InputError:
+                if not skip_bad:
+                    raise
+                n_skipped += 1
+                continue
+            for row in rows:
+                arrival.append(row.arrival_s)
+                lengths.extend((row.input_tokens, row.output_tokens))
+                ids.extend(row.ids)
+                start.append(len(ids))
+                session.append(_session(sessions, row.session, len(session)))
+    except UnicodeDecodeError:
+        where = f"{path} line {_undecodable_line(path)}"
+        raise InputError("trace", str(path), "a text file in UTF-8", where=where) from None
+    except (OSError, EOFError) as error:
+        raise InputError("trace", str(path), f"a whole file ({error})", where=str(path)) from None
+    if not len(arrival):
+        rule = "at least one request" + (f" ({n_skipped} bad rows skipped)" if n_skipped else "")
+        raise InputError("trace", str(path), rule, where=str(path))
+    times = np.asarray(arrival)
+    table = np.asarray(lengths).reshape(-1, 2)
+    return Trace(
+        times - times.min(), table[:, 0], table[:, 1], np.asarray(session), np.asarray(ids),
+        np.asarray(start), form.id_tokens, form.name, n_skipped,
+    )  # fmt: skip
+
+
+def _session(sessions: dict[object, int], name: object, request: int) -> int:
+    """The number of a conversation; a pair is (this chat, the chat that it continues or None)."""
+    if name is None:
+        return request
+    if not isinstance(name, tuple):
+        return sessions.setdefault(name, request)
+    chat, parent = name
+    number = request if parent is None else sessions.get(parent, request)
+    sessions[chat] = number
+    return number
 
 
 def read_lengths(path: str | Path) -> Lengths:
