@@ -2,7 +2,7 @@
 
 Exact for in-order streams of one decoder on AiM (research/aim.md section 6: a step takes 68 + 2w +
 2 n + 88 miss + 98 extra rows), and PATTON's write forms (research/patton.md section 5). Refresh is
-off, as in the public simulator; the exact engine carries what a load cannot say.
+off, as in the public simulator; the exact engine (`run`) carries what a load cannot say.
 """
 
 from typing import Any
@@ -11,8 +11,21 @@ import jax.numpy as jnp
 
 from jaxmem.core import relax
 from jaxmem.core.design import Leaf
+from jaxmem.pim.engine import Timing, run
 from jaxmem.pim.isa import Load
 from jaxmem.pim.policy import WRITE_ISSUE
+
+__all__ = [
+    "Timing",
+    "commit_cycles",
+    "cycles",
+    "key_write_cycles",
+    "mac_cycles",
+    "row_write_cycles",
+    "run",
+    "value_write_cycles",
+    "write_cycles",
+]
 
 
 def cycles(load: Load, device: Any) -> Leaf:
