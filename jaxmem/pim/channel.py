@@ -71,11 +71,16 @@ class Channel(NamedTuple):
     open_time: Any  # [class] cycles with a row open; those since an opening are yet to be added
 
 
-def start(n_class: int, n_bank: int, dtype: Any, *, has_bank: bool) -> Channel:
-    """Every row closed, normal mode, nothing issued."""
+def start(n_class: int, n_bank: int, t: Table) -> Channel:
+    """Every row closed, normal mode, nothing issued.
+
+    Where the table has no commands to one bank, all banks of a channel are as one.
+    """
     i32 = jnp.int32
+    n_command, dtype = t.channel.shape[0], t.channel.dtype
+    has_bank = n_command == N_COMMAND
     return Channel(
-        earliest=jnp.full((n_class, N_COMMAND), ABSENT, dtype),
+        earliest=jnp.full((n_class, n_command), ABSENT, dtype),
         earliest_bank=jnp.full((n_class, N_BANK_COMMAND, n_bank if has_bank else 0), ABSENT, dtype),
         open_row=jnp.full((n_class, n_bank if has_bank else 1), CLOSED, i32),
         is_register=jnp.zeros(n_class, bool),
@@ -84,14 +89,20 @@ def start(n_class: int, n_bank: int, dtype: Any, *, has_bank: bool) -> Channel:
         posted=jnp.zeros(n_class, dtype),
         after=jnp.full(n_class, DATA, i32),
         cause=jnp.zeros((n_class, len(CAUSE)), dtype),
-        count=jnp.zeros((n_class, N_COMMAND), i32),
+        count=jnp.zeros((n_class, n_command), i32),
         open_time=jnp.zeros(n_class, dtype),
     )
 
 
+def first_code(c: Channel) -> int:
+    """The command of the first column; all have one, or those to single banks have none."""
+    return 0 if c.earliest.shape[1] == N_COMMAND else N_BANK_COMMAND
+
+
 def allowed(c: Channel, command: Any, bank: Any) -> Any:
     """[class] tick from which the rules allow `command` (one for all classes) to `bank`."""
-    at = jax.lax.dynamic_index_in_dim(c.earliest, command, 1, keepdims=False)
+    column = command - first_code(c)
+    at = jax.lax.dynamic_index_in_dim(c.earliest, column, 1, keepdims=False)
     if c.earliest_bank.shape[-1] == 0:
         return at
     row = jnp.minimum(command, N_BANK_COMMAND - 1)
@@ -109,7 +120,8 @@ def issue(
     """
     absent = jnp.asarray(ABSENT, c.last.dtype)
     when = jnp.where(on, last, absent)
-    rule = t.channel[command]
+    first = first_code(c)
+    rule = t.channel[command - first]
     earliest = jnp.maximum(c.earliest, when[:, None] + rule)
     earliest_bank = c.earliest_bank
     n_bank = c.open_row.shape[-1]
@@ -133,7 +145,7 @@ def issue(
     )
     was, now = (c.open_row != CLOSED).any(1), (open_row != CLOSED).any(1)
     change = jnp.where(was & ~now, last, 0) - jnp.where(now & ~was, at, 0)
-    code = jnp.arange(N_COMMAND)
+    code = jnp.arange(first, first + c.count.shape[1])
     count = c.count + jnp.where(on[:, None] & (code == command), jnp.asarray(n)[:, None], 0)
     return c._replace(
         earliest=earliest,

@@ -20,7 +20,15 @@ from jaxmem.devices.dram import PimTiming
 from jaxmem.pim import channel as ch
 from jaxmem.pim import inorder, isa, queued
 from jaxmem.pim.channel import CAUSE, Rules
-from jaxmem.pim.constraints import CODE, COMMAND, needed, table
+from jaxmem.pim.constraints import (
+    BANK_COMMAND,
+    CODE,
+    COMMAND,
+    PRODUCT_COMMAND,
+    needed,
+    part,
+    table,
+)
 from jaxmem.pim.inorder import KIND, Program
 from jaxmem.pim.isa import OPS, Stream
 
@@ -97,20 +105,24 @@ def prepare(stream: Stream, device: Any, *, has_refresh: bool) -> tuple[Program,
     n_queue = int(device.n_command_queue)
     code = np.asarray(stream.op)
     kind = _KIND[code]
-    part, which = isa.classes(stream, n_channel)
-    size = np.bincount(which, minlength=part.shape[1])
-    n, n_class = part.shape
+    chosen, which = isa.classes(stream, n_channel)
+    size = np.bincount(which, minlength=chosen.shape[1])
+    n, n_class = chosen.shape
     n_burst = np.asarray(stream.n_burst)
     is_mixed = bool(kind[:, KIND.index("ordinary")].any())
     # Short streams share the general program; long ones are worth one of their own.
     is_short = n <= SMALLEST
-    has_bank = is_short or bool(kind[:, KIND.index("one_bank")].any())
+    span = (0, len(COMMAND))
+    if not is_short and not kind[:, KIND.index("one_bank")].any():
+        span = (len(BANK_COMMAND), len(COMMAND))
+        if np.isin(_COMMAND[code], _PRODUCT).all():
+            span = (len(BANK_COMMAND), len(BANK_COMMAND) + len(PRODUCT_COMMAND))
     has_refresh = is_short or has_refresh
     blocking = kind[:, KIND.index("blocking")]
     if is_mixed or has_refresh:
         source, burst, window = np.full((n, 0), -1), np.zeros((n, 0), int), 0
     else:
-        source, burst, window = _sources(part, n_burst, blocking, n_queue)
+        source, burst, window = _sources(chosen, n_burst, blocking, n_queue)
     length, width = _padded(n, SMALLEST, 8), _padded(n_class, 8, 4)
 
     def pad(array: Any, columns: int | None = None) -> np.ndarray:
@@ -127,12 +139,12 @@ def prepare(stream: Stream, device: Any, *, has_refresh: bool) -> tuple[Program,
         bank=pad(np.asarray(stream.bank, np.int32)),
         row=pad(isa.rows(stream)),
         n_burst=pad(np.asarray(n_burst, np.int32)),
-        part=pad(part, width),
+        part=pad(chosen, width),
         size=np.pad(size, (0, width - n_class)).astype(np.int32),
         source=pad(source.astype(np.int32), width if window else 0),
         burst=pad(burst.astype(np.int32), width if window else 0),
     )
-    return program, (n_bank, n_queue, window, has_bank, has_refresh, is_mixed)
+    return program, (n_bank, n_queue, window, span, has_refresh, is_mixed)
 
 
 def numbers(timing: PimTiming, commands: set[str] | None = None) -> PimTiming:
@@ -157,23 +169,26 @@ def numbers(timing: PimTiming, commands: set[str] | None = None) -> PimTiming:
 
 @functools.partial(jax.jit, static_argnames="shape")
 def _run(program: Program, timing: PimTiming, rules: Rules, shape: tuple) -> dict[str, Any]:
-    n_bank, n_queue, window, has_bank, has_refresh, is_mixed = shape
-    distances = table(timing)
+    n_bank, n_queue, window, span, has_refresh, is_mixed = shape
+    distances = part(table(timing), *span)
     if is_mixed:
         channel, end = queued.run(program, distances, rules, n_bank=n_bank, n_queue=n_queue)
     else:
         state = inorder.run(
             program, distances, rules, n_bank=n_bank, n_queue=n_queue, window=window,
-            has_bank=has_bank, has_refresh=has_refresh,
+            has_refresh=has_refresh,
         )  # fmt: skip
         channel, end = state.channel, state.end
     return _gather(program, channel, end, n_bank)
 
 
 def _gather(p: Program, c: ch.Channel, end: Any, n_bank: int) -> dict[str, Any]:
-    total = (c.count * p.size[:, None]).sum(0)
+    first = ch.first_code(c)
+    missing = ((0, 0), (first, len(COMMAND) - first - c.count.shape[1]))
+    count = jnp.pad(c.count, missing)
+    total = (count * p.size[:, None]).sum(0)
     # A class that does nothing but answer EOC is not addressed.
-    works = p.size * (c.count.at[:, CODE["REFab"]].set(0).sum(1) > 0)
+    works = p.size * (count.at[:, CODE["REFab"]].set(0).sum(1) > 0)
     works = jnp.where(works.any(), works, p.size)
     share = works / works.sum()
     waits = end - c.cause.sum(1)
@@ -197,7 +212,9 @@ def _kind(op: isa.Op) -> tuple[bool, ...]:
 
 
 _KIND = np.array([_kind(op) for op in OPS])
-_COMMAND = np.array([CODE.get(op.command, 0) for op in OPS], np.int32)
+_PRODUCT = [CODE[name] for name in PRODUCT_COMMAND]
+# What has no command gets one that every program knows; it is never issued.
+_COMMAND = np.array([CODE.get(op.command, CODE["TMOD"]) for op in OPS], np.int32)
 
 
 def _may(flag: Any) -> bool:

@@ -69,7 +69,6 @@ def run(
     n_bank: int,
     n_queue: int,
     window: int,
-    has_bank: bool,
     has_refresh: bool,
 ) -> State:
     """The state after the whole program.
@@ -81,7 +80,6 @@ def run(
         n_bank: banks of a channel.
         n_queue: requests that a channel's queue holds.
         window: instructions back to which `p.source` may point (0: no queue can fill).
-        has_bank: whether any instruction addresses one bank.
         has_refresh: whether refresh is modelled at all.
 
     Gradient: exact, forward mode.
@@ -93,7 +91,7 @@ def run(
     refresh = jnp.where(rules.refreshes > 0, t.n_refi, NEVER).astype(dtype)
     depth = n_queue + 1 if has_refresh else window
     state = State(
-        channel=ch.start(n_class, n_bank, dtype, has_bank=has_bank),
+        channel=ch.start(n_class, n_bank, t),
         decode=jnp.ones((), dtype),
         refresh=jnp.broadcast_to(refresh, (n_class,)),
         left=jnp.zeros(n_class, jnp.int32),
@@ -241,19 +239,20 @@ def _refresh_channel(c: Channel, t: Table, on: Any, due: Any, end: Any) -> Chann
     one = jnp.ones(on.shape, jnp.int32)
     wait = jnp.full(on.shape, REFRESH)
     is_open = (c.open_row != CLOSED).any(1)
+    base = ch.first_code(c)
 
     def put(c, command, on, at):
         on = on & (at <= end) if end is not None else on
         c = ch.account(c, on, at, due, wait, REFRESH)
         return ch.issue(c, t, command, -1, CLOSED, on, at, at, one)
 
-    first = jnp.where(is_open, c.earliest[:, PREA], c.earliest[:, REF])
+    first = jnp.where(is_open, c.earliest[:, PREA - base], c.earliest[:, REF - base])
     first = jnp.maximum(jnp.maximum(first, c.last + 1), due)
     c = put(c, TMOD, on & c.is_register, first)
     c = c._replace(is_register=c.is_register & ~on)
-    at = jnp.maximum(jnp.maximum(c.earliest[:, PREA], c.last + 1), due)
+    at = jnp.maximum(jnp.maximum(c.earliest[:, PREA - base], c.last + 1), due)
     c = put(c, PREA, on & is_open, at)
-    at = jnp.maximum(jnp.maximum(c.earliest[:, REF], c.last + 1), due)
+    at = jnp.maximum(jnp.maximum(c.earliest[:, REF - base], c.last + 1), due)
     return put(c, REF, on, at)
 
 

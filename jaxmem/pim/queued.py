@@ -95,7 +95,7 @@ def run(p: Program, t: Table, rules: Rules, *, n_bank: int, n_queue: int) -> tup
     stagger = 3 * jnp.maximum(t.group[ACT, ACT], t.n_faw) * rules.activates_by_four
     state = State(
         now=jnp.ones((), dtype),
-        channel=ch.start(n_class, n_bank, dtype, has_bank=True),
+        channel=ch.start(n_class, n_bank, t),
         requests=Requests(zero, slots > 0, slots > 0, slots, slots),
         at=jnp.int32(0), decode=jnp.ones((), dtype), is_draining=jnp.zeros((), bool),
         waiting=no, end=jnp.zeros((), dtype), head=zero, left=zero, n_aim=zero,
