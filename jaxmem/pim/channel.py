@@ -121,11 +121,11 @@ def issue(
     absent = jnp.asarray(ABSENT, c.last.dtype)
     when = jnp.where(on, last, absent)
     first = first_code(c)
-    rule = t.channel[command - first]
+    rule = t.channel[command - first][None]
     earliest = jnp.maximum(c.earliest, when[:, None] + rule)
     earliest_bank = c.earliest_bank
     n_bank = c.open_row.shape[-1]
-    banks = jnp.arange(n_bank)
+    banks = jnp.arange(n_bank)[None]
     if c.earliest_bank.shape[-1]:
         code = jnp.minimum(command, N_BANK_COMMAND - 1)
         is_here = banks == bank
@@ -133,7 +133,7 @@ def issue(
         near = jnp.where(is_near, t.group[code][:, None], absent)
         here = jnp.where(is_here, t.bank[code][:, None], absent)
         rule_bank = jnp.where(command < N_BANK_COMMAND, jnp.maximum(near, here), absent)
-        earliest_bank = jnp.maximum(c.earliest_bank, when[:, None, None] + rule_bank)
+        earliest_bank = jnp.maximum(c.earliest_bank, when[:, None, None] + rule_bank[None])
     one = (banks == bank) | (n_bank == 1)
     opens = (command == CODE["ACT16"]) | ((command == CODE["ACT"]) & one)
     closes = (command == CODE["PREA"]) | (command == CODE["WRA16"])
@@ -145,7 +145,7 @@ def issue(
     )
     was, now = (c.open_row != CLOSED).any(1), (open_row != CLOSED).any(1)
     change = jnp.where(was & ~now, last, 0) - jnp.where(now & ~was, at, 0)
-    code = jnp.arange(first, first + c.count.shape[1])
+    code = jnp.arange(first, first + c.count.shape[1])[None]
     count = c.count + jnp.where(on[:, None] & (code == command), jnp.asarray(n)[:, None], 0)
     return c._replace(
         earliest=earliest,
@@ -160,7 +160,7 @@ def issue(
 def account(c: Channel, on: Any, at: Any, arrived: Any, cause: Any, after: Any) -> Channel:
     """Charge the time from the last command to this one: waiting for work is a stall."""
     worked = jnp.minimum(at, jnp.maximum(c.last, arrived))
-    code = jnp.arange(len(CAUSE))
+    code = jnp.arange(len(CAUSE))[None]
     share = jnp.where(code == cause[:, None], (at - worked)[:, None], 0)
     share += jnp.where(code == STALL, (worked - c.last)[:, None], 0)
     return c._replace(

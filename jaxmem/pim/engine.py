@@ -103,6 +103,9 @@ def prepare(stream: Stream, device: Any, *, has_refresh: bool) -> tuple[Program,
     """A stream as arrays of padded shape, and what the compiled program must know statically."""
     n_channel, n_bank = int(device.n_channel), int(device.n_bank)
     n_queue = int(device.n_command_queue)
+    if n_channel > isa.MASK_BIT:
+        rule = f"at most {isa.MASK_BIT} channels (a channel mask has as many bits)"
+        raise InputError("device.n_channel", n_channel, rule)
     code = np.asarray(stream.op)
     kind = _KIND[code]
     chosen, which = isa.classes(stream, n_channel)

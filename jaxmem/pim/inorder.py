@@ -206,7 +206,7 @@ def _advance(s: State, ins: Instruction, t: Table, rules: Rules, stagger: Any, n
 def _pushed(leave: Any, n: Any, at: Any, spacing: Any):
     """The ticks of the last requests, after `n` more that left `spacing` apart from `at`."""
     depth = leave.shape[1]
-    place = jnp.arange(depth) + n[:, None]
+    place = jnp.arange(depth)[None] + n[:, None]
     old = jnp.take_along_axis(leave, jnp.minimum(place, depth - 1), 1)
     return jnp.where(place < depth, old, at[:, None] + (place - depth) * spacing)
 

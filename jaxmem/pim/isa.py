@@ -90,6 +90,7 @@ OPS = (
     Op("MAC_OUTER", "MACO16", ("n", "mask", "row"), is_all_bank=True, is_extension=True),
 )
 OP = {op.name: code for code, op in enumerate(OPS)}
+MASK_BIT = 32  # channels that a channel mask can address
 AF_ROW = 2**29  # pseudo row of the activation function's table; the mode (CFR 2) is added
 AF_MODE_CFR = 2
 
@@ -120,8 +121,8 @@ def stream(instructions: list[tuple[str, dict[str, int]]]) -> Stream:
                 given.get("row", 0) if has_row and name != "AF" else -1,
                 given.get("n", 1) if "n" in op.text else 1,
                 given.get("tag", -1),
-                given.get("cfr", -1) if "cfr" in op.text else given.get("gpr", -1),
-                given.get("data", given.get("gpr2", -1)),
+                next((given[k] for k in ("cfr", "gpr") if k in op.text and k in given), -1),
+                next((given[k] for k in ("data", "gpr2") if k in op.text and k in given), -1),
             )
         )
     columns = np.array(rows, np.int64).reshape(-1, 8).T

@@ -184,8 +184,8 @@ def _choose(s: State, p: Program, rules: Rules) -> Choice:
     never = jnp.asarray(NEVER, dtype)
     lane = jnp.arange(n_class)
 
-    n_write = ((jnp.arange(n_slot) < q.n[:, None]) & q.is_write & ~q.is_active).sum(1)
-    n_read = ((jnp.arange(n_slot) < q.n[:, None]) & ~q.is_write & ~q.is_active).sum(1)
+    n_write = ((jnp.arange(n_slot)[None] < q.n[:, None]) & q.is_write & ~q.is_active).sum(1)
+    n_read = ((jnp.arange(n_slot)[None] < q.n[:, None]) & ~q.is_write & ~q.is_active).sum(1)
     begins = (n_write > WRITE_HIGH) | (n_read == 0)
     ends = (n_write < WRITE_LOW) & (n_read > 0)
     mode = jnp.where(s.is_write_mode, ~ends, begins)
@@ -198,7 +198,7 @@ def _choose(s: State, p: Program, rules: Rules) -> Choice:
     both = both.reshape(n_class, -1)
     at = jnp.take_along_axis(both, command * c.open_row.shape[1] + q.bank, 1)
     at = jnp.maximum(at, s.now)
-    exists = jnp.arange(n_slot) < q.n[:, None]
+    exists = jnp.arange(n_slot)[None] < q.n[:, None]
     is_active = exists & q.is_active
     is_queued = exists & ~q.is_active & (q.is_write == mode[:, None])
     is_queued &= (s.n_refresh == 0)[:, None]
@@ -274,7 +274,7 @@ def _room(s: State, p: Program, n_queue: int):
     q = s.requests
     i = jnp.maximum(s.refused, 0)
     is_ordinary = p.kind[i, ORDINARY]
-    waits = (jnp.arange(q.bank.shape[1]) < q.n[:, None]) & ~q.is_active
+    waits = (jnp.arange(q.bank.shape[1])[None] < q.n[:, None]) & ~q.is_active
     is_write = p.command[i] == WR
     same = (waits & (q.is_write == is_write[:, None])).sum(1)
     return jnp.where(is_ordinary, (s.n_aim == 0) & (same < n_queue), ~waits.any(1))
@@ -299,7 +299,7 @@ def _let_in(s: State, p: Program, rules: Rules, n_queue: int, drains: Any, can: 
     # A read that meets a queued write is answered at once, whatever the addresses.
     q = s.requests
     n_slot = q.bank.shape[1]
-    waits = (jnp.arange(n_slot) < q.n[:, None]) & ~q.is_active
+    waits = (jnp.arange(n_slot)[None] < q.n[:, None]) & ~q.is_active
     has_write = (waits & q.is_write).any(1)
     j = jnp.maximum(s.refused, 0)
     is_there = s.refused != NOTHING
@@ -310,7 +310,7 @@ def _let_in(s: State, p: Program, rules: Rules, n_queue: int, drains: Any, can: 
     idle = (s.n_aim == 0) & (q.n == 0)
     # Ordinary: a slot at the end. AiM: a longer queue.
     adds = enters & kind[:, ORDINARY]
-    new = (jnp.arange(n_slot) == q.n[:, None]) & adds[:, None]
+    new = (jnp.arange(n_slot)[None] == q.n[:, None]) & adds[:, None]
     q = Requests(
         n=q.n + adds,
         is_write=jnp.where(new, (command == WR)[:, None], q.is_write),
@@ -388,12 +388,12 @@ def _control(s, p, t, rules, after, choice: Choice, back, stagger) -> State:
     left = jnp.where(moves, p.n_burst[jnp.minimum(head, p.kind.shape[0] - 1)], left)
     q = s.requests
     slot = choice.slot[:, None]
-    index = jnp.arange(q.bank.shape[1])
+    index = jnp.arange(q.bank.shape[1])[None]
     opened = (index == slot) & (issues & (command == ACT))[:, None]
     q = q._replace(is_active=q.is_active | opened)
     leaves = is_final & (choice.slot != NOTHING)
     place = index + (leaves[:, None] & (index >= slot))
-    place = jnp.minimum(place, index.shape[0] - 1)
+    place = jnp.minimum(place, index.shape[1] - 1)
     q = Requests(q.n - leaves, *(jnp.take_along_axis(x, place, 1) for x in q[1:]))
     looked = on & ~choice.is_active & ~choice.is_refresh
     return s._replace(
