@@ -107,7 +107,7 @@ def quantity(value: Any, unit: str) -> str:
         >>> quantity(0.0312, "s"), quantity(float("nan"), "J")
         ('31.2 ms', '-')
     """
-    number = float(value)
+    number = math.nan if value is None else float(value)
     if not math.isfinite(number):
         return "-"
     if unit == "s" and abs(number) >= DAY_S:
@@ -151,3 +151,12 @@ def progress(text: str) -> Generator[Callable[[int, int], None]]:
             bar.update(task, completed=done, total=total, rate=rate)
 
         yield advance
+
+
+@contextlib.contextmanager
+def counter(text: str) -> Generator[Callable[[int], None]]:
+    """A running count on stderr, where the total is not known; yields what takes the count."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield lambda n: status.update(f"{text}: {n:,}")

@@ -1,9 +1,10 @@
 """One program for one point and for a million.
 
 Whether a caller asks for one design or for a design space, the same jitted program runs: tiles of a
-fixed number of lanes, each lane one point, in float64. So a row of a sweep equals the scalar call
-bit for bit, and nothing recompiles when the number of points changes. Inside a caller's own jit,
-vmap or grad a model is traced as it is, in the caller's precision.
+fixed number of lanes, each lane one point, in float64. Models add nothing up over lanes, and all
+that they add up is written out, so a row of a sweep equals the scalar call bit for bit, and nothing
+recompiles when the number of points changes. Inside a caller's own jit, vmap or grad a model is
+traced as it is, in the caller's precision.
 """
 
 import functools
@@ -16,8 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-N_LANE = 2048
-"""Points that a tile holds: enough to hide the call, few enough to stay in the cache."""
+N_LANE = 8192
+"""Points of a sweep's tile: enough to hide the call, few enough to stay in the cache."""
+
+N_FEW = 64
+"""Points of the tile that runs where no more are asked for."""
+
+_MAX_HELD = 64
+"""Values of a slow axis whose columns are kept."""
 
 TRACES: dict[str, int] = {}
 """How often each model was traced by a `Program`, for the tests that count compiles."""
@@ -55,34 +62,64 @@ class Program:
     Args:
         model: a pure function of `args`, written without a batch axis.
         args: the base point.
-        axes: what varies, slowest first; points past the end of the space repeat its last one.
+        axes: what varies, slowest first; points past the end of the space begin it again.
     """
 
     def __init__(self, model: Callable, args: tuple, axes: Sequence[Axis] = ()) -> None:
         leaves, treedef = jax.tree.flatten(args)
         self.compiled = _program(unwrapped(model), treedef)
-        self.decode = _decoder(tuple((axis.stride, len(axis.table[0])) for axis in axes))
-        self.varied = [position for axis in axes for position in axis.leaf]
-        with jax.enable_x64(True):
-            self.base = [_lanes(np.asarray(x)) for x in leaves]
-            self.tables = [tuple(jnp.asarray(t) for t in axis.table) for axis in axes]
+        self.axes = axes
+        self.leaves = [np.asarray(x) for x in leaves]
+        self.base: dict[int, list] = {}
+        self.held: list[dict[tuple[int, int], list]] = [{} for _ in axes]
 
-    def run(self, start: int, n_tile: int) -> Any:
-        """The model's results at `n_tile` tiles of points from flat number `start` (< 2**52) on.
+    def run(self, start: int, n_point: int) -> Any:
+        """The model's results at `n_point` points from flat number `start` on.
 
         Returns:
-            The model's result with a leading axis [n_tile * N_LANE] of NumPy arrays.
+            The model's result with a leading axis [n_point] of NumPy arrays.
         """
-        tiles = [self._tile(start + i * N_LANE) for i in range(n_tile)]
-        return jax.tree.map(lambda *x: np.concatenate(x) if len(x) > 1 else x[0], *tiles)
+        n_lane = N_FEW if n_point <= N_FEW else N_LANE
+        whole: Any = None
+        for done in range(0, n_point, n_lane):
+            here = slice(done, min(done + n_lane, n_point))
+            tile = self._tile(start + done, n_lane)
+            if whole is None:
+                whole = jax.tree.map(lambda x: np.empty((n_point, *x.shape[1:]), x.dtype), tile)
+            for column, part in zip(jax.tree.leaves(whole), jax.tree.leaves(tile), strict=True):
+                column[here] = part[: here.stop - done]
+        return whole
 
-    def _tile(self, first: int) -> Any:
+    def _tile(self, first: int, n_lane: int) -> Any:
         with jax.enable_x64(True):
-            lanes = list(self.base)
-            found = self.decode(self.tables, jnp.float64(first)) if self.varied else []
-            for position, columns in zip(self.varied, found, strict=True):
-                lanes[position] = columns
+            if n_lane not in self.base:
+                self.base[n_lane] = [_constant(x, n_lane) for x in self.leaves]
+            lanes = list(self.base[n_lane])
+            for axis, held in zip(self.axes, self.held, strict=True):
+                columns = _chosen(axis, held, first, n_lane)
+                for position, column in zip(axis.leaf, columns, strict=True):
+                    lanes[position] = column
             return jax.tree.map(np.asarray, self.compiled(lanes))
+
+
+def _chosen(axis: Axis, held: dict, first: int, n_lane: int) -> list:
+    """The columns of an axis's leaves at the points `first` on; a slow axis has one value there."""
+    n, (step, skip) = len(axis.table[0]), divmod(first, axis.stride)
+    n_step = -(-(skip + n_lane) // axis.stride)
+    if n_step > 1:
+        steps = np.arange(step, step + n_step) % n
+        lanes = np.full(n_step, axis.stride)
+        lanes[0] -= skip
+        lanes[-1] -= lanes.sum() - n_lane
+        chosen = np.repeat(steps, lanes) if axis.stride > 1 else steps
+        return [_columns(table.T, lambda column: column[chosen], rank=1) for table in axis.table]
+    key = step % n, n_lane
+    columns = held.get(key)
+    if columns is None:
+        if len(held) >= _MAX_HELD:
+            held.clear()
+        columns = held[key] = [_constant(table[step % n], n_lane) for table in axis.table]
+    return columns
 
 
 def unwrapped(model: Callable) -> Callable:
@@ -90,11 +127,15 @@ def unwrapped(model: Callable) -> Callable:
     return getattr(model, "__wrapped__", model)
 
 
-def _lanes(value: Any) -> Any:
-    """One number in every lane; of several numbers, a column each: one layout for all."""
-    if value.ndim:
-        return [_lanes(x) for x in value]
-    return jnp.asarray(np.full(N_LANE, value))
+def _columns(value: Any, column: Callable[[Any], Any], rank: int = 0) -> Any:
+    """What `column` makes of an array of `rank` dimensions; of more, [kind, ...], a list."""
+    if value.ndim > rank:
+        return [_columns(x, column, rank) for x in value]
+    return column(value)
+
+
+def _constant(value: Any, n_lane: int) -> Any:
+    return _columns(value, lambda x: jnp.asarray(np.full(n_lane, x)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -112,26 +153,6 @@ def _program(model, treedef):
         return jax.vmap(lane)(*lanes)
 
     return jax.jit(tile)
-
-
-@functools.lru_cache(maxsize=64)
-def _decoder(shape):
-    """From a tile's first point number to the columns of every leaf that varies."""
-
-    def decode(tables, first):
-        index = first + jnp.arange(N_LANE)
-        columns = []
-        for (stride, n), table in zip(shape, tables, strict=True):
-            # Whole numbers in float64 divide exactly and in vectors; 64-bit integers do not.
-            step = jnp.floor(index / stride)
-            choice = jnp.minimum(step - n * jnp.floor(step / n), n - 1).astype(jnp.int32)
-            for values in table:
-                of_one = [values] if values.ndim == 1 else list(values.T)
-                found = [column[choice] for column in of_one]
-                columns.append(found[0] if values.ndim == 1 else found)
-        return columns
-
-    return jax.jit(decode)
 
 
 def strides(sizes: Sequence[int]) -> list[int]:

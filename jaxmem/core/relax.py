@@ -7,6 +7,9 @@ of both at a tie. No gradient is ever NaN or infinite, zeros and ties included. 
 flushes subnormal numbers to zero.)
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -118,6 +121,15 @@ def once(values):
 @once.defjvp
 def _(primals, tangents):
     return once(*primals), tangents[0]
+
+
+def total(terms: Iterable[Any]) -> Any:
+    """The sum of pytrees, each computed once and by itself; a term of zeros changes no bit.
+
+    Gradient: exact.
+    """
+    found = [once(term) for term in terms]
+    return jax.tree.map(lambda *x: sum(x[1:], x[0]), *found)
 
 
 def sqrt(x: Leaf):

@@ -21,7 +21,7 @@ import numpy as np
 from jaxmem.core import design as records
 from jaxmem.core import relax
 from jaxmem.core.errors import InputError
-from jaxmem.core.program import N_LANE, Program, unwrapped
+from jaxmem.core.program import N_FEW, N_LANE, Program, unwrapped
 from jaxmem.explore import space as spaces
 
 N_ROUND = 4
@@ -30,8 +30,6 @@ PENALTY = 30.0
 """Weight of a squared violation, in units of the logarithm of the objective."""
 NOT_FEASIBLE = 1e3
 """Loss of a point that cannot run: worse than any that can."""
-SCORED = N_LANE
-"""Points scored at a time."""
 TOLERANCE = 1e-9
 """Relative slack within which a constraint counts as met."""
 
@@ -192,12 +190,13 @@ class _Search:
     def scores(self, columns) -> np.ndarray:
         """[point] loss, with broken constraints and infeasible points far behind."""
         n = len(columns[0])
-        if n > SCORED:  # always one size, so always one program
-            halves = [[c[:SCORED] for c in columns], [c[SCORED:] for c in columns]]
+        size = N_FEW if n <= N_FEW else N_LANE  # few sizes, so few programs
+        if n > size:
+            halves = [[c[:size] for c in columns], [c[size:] for c in columns]]
             return np.concatenate([self.scores(half) for half in halves])
-        full = [np.concatenate([c, np.repeat(c[-1:], SCORED - n)]) for c in columns]
+        full = [np.concatenate([c, np.repeat(c[-1:], size - n)]) for c in columns]
         axis = spaces.points(self.bound, full)
-        metrics = Program(self.fn, self.bound.base, (axis,)).run(0, SCORED // N_LANE)
+        metrics = Program(self.fn, self.bound.base, (axis,)).run(0, size)
         with jax.enable_x64(True):
             loss, broken = jax.vmap(lambda m: (self.goal.loss(m), self.goal.violations(m)))(metrics)
         loss, broken = np.asarray(loss)[:n], np.asarray(broken)[:n]

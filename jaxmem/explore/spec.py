@@ -4,6 +4,7 @@ See docs/spec.md. Every error names the file and the key.
 """
 
 import dataclasses
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def _values(path: str, value: Any) -> Any:
     kind, numbers = kinds[0], value[kinds[0]]
     n = 2 if kind == "between" else 3
     if not isinstance(numbers, list) or len(numbers) != n or not all(map(_is_number, numbers)):
-        raise InputError(f"space.{path}.{kind}", numbers, f"a list of {n} numbers")
+        raise InputError(f"space.{path}.{kind}", numbers, f"a list of {n} finite numbers")
     if kind == "between":
         return between(*numbers, log=log)
     low, high, count = numbers
@@ -178,4 +179,5 @@ def _whole(table: dict[str, Any], key: str) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) < math.inf

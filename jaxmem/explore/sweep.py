@@ -21,7 +21,7 @@ from jaxmem.core.program import N_LANE, Axis, Program, unwrapped
 from jaxmem.explore import space as spaces
 from jaxmem.explore import store
 
-CHUNK_POINTS = 16 * N_LANE
+CHUNK_POINTS = 4 * N_LANE
 """Points a call: large enough to hide dispatch, small enough to show progress."""
 
 
@@ -102,14 +102,12 @@ def evaluated(
     starts: Sequence[int],
 ) -> Iterator[tuple[int, Any]]:
     """Chunks of results in order, each with the number of its first point."""
-    n_tile = -(-chunk_points // N_LANE)
     n_worker = min(2, os.cpu_count() or 1)
     program = Program(fn, base, axes)
     todo = iter(starts)
 
     def work(start):
-        size = min(chunk_points, n_point - start)
-        return jax.tree.map(lambda x: x[:size], program.run(start, n_tile))
+        return program.run(start, min(chunk_points, n_point - start))
 
     # The first chunk compiles the program alone; the others then share it.
     for first in itertools.islice(todo, 1):

@@ -17,8 +17,6 @@ from jaxmem.core.errors import InputError
 from jaxmem.llm.model import ELEMENT_BYTES, KV_ELEMENT_BYTES, LLM, window_tokens
 from jaxmem.llm.parallel import Parallel
 
-MIN_KIND = 2
-"""Rows of every table, padded: as many as any model of the zoo has, so that all sum alike."""
 DENSE_OPERATORS, EXPERT_OPERATORS = 10.0, 14.0
 """Operators of a layer that a fixed time is charged for (research/flashaccel.md section 3)."""
 
@@ -70,8 +68,7 @@ def table(llm: LLM, parallel: Parallel | None = None, n_kind: int | None = None)
     Args:
         llm: the model.
         parallel: resolved degrees (none 0), or None for the whole model.
-        n_kind: rows of the table, so that models stack: at least the model's kinds of layer; never
-            fewer than `MIN_KIND` come back.
+        n_kind: rows of the table, so that models stack; by default the model's kinds of layer.
 
     Raises:
         InputError: a degree is left to the rule, or the rows are too few.
@@ -128,7 +125,7 @@ def table(llm: LLM, parallel: Parallel | None = None, n_kind: int | None = None)
         "activation_bytes": width,
     }
     whole = LayerTable(**columns, **{k: np.float64(v) for k, v in model.items()})
-    whole = pad(whole, max(MIN_KIND, n_kind or 0))
+    whole = pad(whole, n_kind or 0)
     return whole if parallel is None else shard(whole, parallel)
 
 
@@ -202,11 +199,8 @@ def kind_of(table: LayerTable, kind: int) -> Any:
 
 def over_kinds(table: LayerTable, quantity) -> Leaf:
     """Sum of `quantity(row)` over all layers."""
-    total: Any = 0.0
-    for kind in range(table.n_layer.shape[-1]):
-        row = kind_of(table, kind)
-        total = total + row.n_layer * quantity(row)
-    return total
+    rows = (kind_of(table, kind) for kind in range(table.n_layer.shape[-1]))
+    return relax.total(row.n_layer * quantity(row) for row in rows)
 
 
 def expert_bytes(table: LayerTable) -> Leaf:

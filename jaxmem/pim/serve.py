@@ -62,60 +62,58 @@ def evaluate(design: Design, workload: Decode | Serve) -> PimMetrics:
 
 def pim_time(design: Design, workload: Decode | Serve, batch: Leaf):
     """Seconds and joules of one step's PIM work by cause, and rows opened over all channels."""
-    device, table = design.device, design.llm
-    context = context_tokens(workload)
+    kinds = range(design.llm.n_layer.shape[-1])
+    of_kind = (_kind_time(design, workload, batch, kind_of(design.llm, kind)) for kind in kinds)
+    return relax.once(relax.total(of_kind))
+
+
+def _kind_time(design, workload, batch, layer):
+    """`pim_time` of all layers of one kind."""
+    device = design.device
     issue = design.policy.write_issue
     has_zone = design.policy.v_write == V_WRITE["commit_zone"]
-    second = dict.fromkeys(PARTS, 0.0)
-    joule = dict.fromkeys(PARTS, 0.0)
-    n_activation = 0.0
-    for kind in range(table.n_layer.shape[-1]):
-        layer = kind_of(table, kind)
-        s = relax.once(layout.shape(design, layer))
-        n_token = relax.minimum(context, layer.window_tokens)
-        has_kv = jnp.sign(layer.kv_bytes_token)
-        repeat = layer.n_layer * s.n_round * has_kv
-        # Channels at work, idle ones aside: the heads of a layer over its rounds.
-        n_channel = s.ch_per_head * layer.n_kv / s.n_round
-        # One decoder issues for every channel of every head of the layer.
-        decoder = relax.minimum(n_channel, device.n_channel)
+    s = relax.once(layout.shape(design, layer))
+    n_token = relax.minimum(context_tokens(workload), layer.window_tokens)
+    repeat = layer.n_layer * s.n_round * jnp.sign(layer.kv_bytes_token)
+    # Channels at work, idle ones aside: the heads of a layer over its rounds.
+    n_channel = s.ch_per_head * layer.n_kv / s.n_round
+    # One decoder issues for every channel of every head of the layer.
+    decoder = relax.minimum(n_channel, device.n_channel)
 
-        qk = layout.scale(layout.query_key(design, s, n_token), batch)
-        sv = layout.scale(layout.score_value(design, s, n_token), batch)
-        k_write = layout.key_write(design, s, batch)
-        v_write = layout.value_write(design, s, batch)
-        commit = layout.commit(design, s, batch)
-        cycle = {
-            "qk": timing.mac_cycles(qk, device),
-            "sv": timing.mac_cycles(sv, device),
-            "k_write": timing.key_write_cycles(k_write, device, s.key_bursts),
-            "v_write": timing.value_write_cycles(v_write, device, issue, has_zone, decoder),
-            "commit": timing.commit_cycles(commit, device, issue, decoder),
-            "prefill_write": 0.0,
-        }
-        channel_j = {
-            "qk": energy.mac_j(qk, device),
-            "sv": energy.mac_j(sv, device),
-            "k_write": energy.bank_write_j(k_write, device),
-            "v_write": energy.all_bank_write_j(v_write, device),
-            "commit": energy.copy_j(commit, device),
-            "prefill_write": 0.0,
-        }
-        cycle, channel_j = relax.once((cycle, channel_j))
-        rows = qk.n_miss + sv.n_miss + k_write.n_write_row + v_write.n_write_row
-        rows = rows + commit.n_write_row
-        if isinstance(workload, Serve):
-            prompt = relax.minimum(workload.input_tokens, layer.window_tokens)
-            for load in layout.prefill_write(design, s, prompt):
-                per_step = layout.scale(load, batch / workload.output_tokens)
-                cycle["prefill_write"] += timing.write_cycles(per_step, device)
-                channel_j["prefill_write"] += energy.bank_write_j(per_step, device)
-                rows = rows + per_step.n_write_row
-        for name in PARTS:
-            second[name] = second[name] + repeat * cycle[name] * device.clock_s
-            joule[name] = joule[name] + repeat * n_channel * channel_j[name]
-        n_activation = n_activation + repeat * n_channel * rows
-    return relax.once((second, joule, n_activation))
+    qk = layout.scale(layout.query_key(design, s, n_token), batch)
+    sv = layout.scale(layout.score_value(design, s, n_token), batch)
+    k_write = layout.key_write(design, s, batch)
+    v_write = layout.value_write(design, s, batch)
+    commit = layout.commit(design, s, batch)
+    cycle = {
+        "qk": timing.mac_cycles(qk, device),
+        "sv": timing.mac_cycles(sv, device),
+        "k_write": timing.key_write_cycles(k_write, device, s.key_bursts),
+        "v_write": timing.value_write_cycles(v_write, device, issue, has_zone, decoder),
+        "commit": timing.commit_cycles(commit, device, issue, decoder),
+        "prefill_write": 0.0,
+    }
+    channel_j = {
+        "qk": energy.mac_j(qk, device),
+        "sv": energy.mac_j(sv, device),
+        "k_write": energy.bank_write_j(k_write, device),
+        "v_write": energy.all_bank_write_j(v_write, device),
+        "commit": energy.copy_j(commit, device),
+        "prefill_write": 0.0,
+    }
+    cycle, channel_j = relax.once((cycle, channel_j))
+    rows = qk.n_miss + sv.n_miss + k_write.n_write_row + v_write.n_write_row
+    rows = rows + commit.n_write_row
+    if isinstance(workload, Serve):
+        prompt = relax.minimum(workload.input_tokens, layer.window_tokens)
+        for load in layout.prefill_write(design, s, prompt):
+            per_step = layout.scale(load, batch / workload.output_tokens)
+            cycle["prefill_write"] += timing.write_cycles(per_step, device)
+            channel_j["prefill_write"] += energy.bank_write_j(per_step, device)
+            rows = rows + per_step.n_write_row
+    second = {name: repeat * cycle[name] * device.clock_s for name in PARTS}
+    joule = {name: repeat * n_channel * channel_j[name] for name in PARTS}
+    return second, joule, repeat * n_channel * rows
 
 
 def host_time(design: Design, batch: Leaf):

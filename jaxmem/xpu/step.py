@@ -120,15 +120,12 @@ def step(
     n_routed = n_token * parallel.ep / (parallel.tp * parallel.dp)
     new_tokens = relax.divide(n_token, n_request, 1.0)
 
-    part_s = dict.fromkeys(("attention", "kv", "ffn", "expert", "collective", "overhead"), 0.0)
-    weight_bytes, kv_bytes, link_bytes = 0.0, 0.0, 0.0
-
     def read_and_compute(n_bytes, flops):
         time_s = relax.maximum(memory.weight_s(n_bytes), flops / matmul_flops)
         return time_s + memory.stall_s(n_bytes)
 
-    for kind in range(table.n_layer.shape[-1]):
-        layer = kind_of(rank, kind)
+    def of_kind(layer, whole):
+        """All layers of one kind: seconds by cause, and bytes of weights, KV cache and links."""
         repeat = layer.n_layer
         attended = relax.minimum(context_tokens + (new_tokens - 1) / 2, layer.window_tokens)
         cached = relax.minimum(context_tokens, layer.window_tokens)
@@ -136,7 +133,7 @@ def step(
         kv_flops = n_local * layer.attention_flops_context * attended
         kv_s = relax.maximum(memory.kv_s(kv_read), kv_flops / attention_flops)
 
-        share = _experts_read(layer, kind_of(table, kind), n_routed, expert_read)
+        share = _experts_read(layer, whole, n_routed, expert_read)
         expert_bytes = layer.n_expert * layer.expert_weight_bytes * share
         expert_flops = n_routed * layer.top_k / parallel.ep * layer.expert_flops_token
         message = n_local * table.hidden * table.activation_bytes
@@ -149,23 +146,22 @@ def step(
             layer.attention_weight_bytes, n_local * layer.attention_flops_token
         )
         ffn_s = read_and_compute(layer.dense_weight_bytes, n_local * layer.dense_flops_token)
-        part_s["attention"] += repeat * attention_s
-        part_s["kv"] += repeat * (kv_s + memory.stall_s(kv_read))
-        part_s["ffn"] += repeat * ffn_s
-        part_s["expert"] += repeat * read_and_compute(expert_bytes, expert_flops)
-        part_s["collective"] += repeat * link_s
-        part_s["overhead"] += repeat * layer.n_op * gpu.operator_s
-        weight_bytes += repeat * (
-            layer.attention_weight_bytes + layer.dense_weight_bytes + expert_bytes
-        )
-        kv_bytes += repeat * kv_read
-        link_bytes += repeat * sent
+        weight = layer.attention_weight_bytes + layer.dense_weight_bytes + expert_bytes
+        second = {
+            "attention": repeat * attention_s,
+            "kv": repeat * (kv_s + memory.stall_s(kv_read)),
+            "ffn": repeat * ffn_s,
+            "expert": repeat * read_and_compute(expert_bytes, expert_flops),
+            "collective": repeat * link_s,
+            "overhead": repeat * layer.n_op * gpu.operator_s,
+        }
+        return second, (repeat * weight, repeat * kv_read, repeat * sent)
 
+    kinds = range(table.n_layer.shape[-1])
+    part_s, n_bytes = relax.total(of_kind(kind_of(rank, k), kind_of(table, k)) for k in kinds)
     part_s["head"] = read_and_compute(rank.head_weight_bytes, request_local * rank.head_flops_token)
     part_s["overhead"] += gpu.step_s
-    part_s, weight_bytes, kv_bytes, link_bytes = relax.once(
-        (part_s, weight_bytes, kv_bytes, link_bytes)
-    )
+    part_s, (weight_bytes, kv_bytes, link_bytes) = relax.once((part_s, n_bytes))
     return StepTime(
         parts=part_s,
         weight_bytes=weight_bytes + rank.head_weight_bytes,

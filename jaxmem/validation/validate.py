@@ -1,0 +1,73 @@
+"""The error against each body of reference data, by family."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxmem.core.errors import InputError
+from jaxmem.validation.body import Body, Case, find
+
+MODULES = ("models",)
+"""Modules of this room that hold `BODIES`; a room adds its own."""
+
+
+def bodies() -> dict[str, Body]:
+    """Every registered body by name."""
+    modules = [importlib.import_module(f"jaxmem.validation.{name}") for name in MODULES]
+    return {body.name: body for module in modules for body in module.BODIES}
+
+
+def validate(
+    body: Body, file: Path | None = None, progress: Callable[[int], None] | None = None
+) -> dict[str, Any] | None:
+    """Check a body and sum it up.
+
+    Args:
+        body: one of `bodies()`.
+        file: any file of the body's format; by default what ships, or what JAXMEM_REFERENCE holds.
+        progress: called with the number of cases done.
+
+    Returns:
+        `{"body", "cases", "exact", "mean_rel_error", "max_rel_error", "families", "mismatches"}`,
+        or None where the data is not here.
+
+    Raises:
+        InputError: the file is missing or malformed, or holds no case.
+    """
+    path = find(body) if file is None else file
+    if path is None:
+        return None
+    if not path.exists():
+        raise InputError("file", str(path), f"a file of body {body.name}")
+    cases = []
+    for case in body.check(path):
+        cases.append(case)
+        if progress:
+            progress(len(cases))
+    if not cases:
+        raise InputError("file", str(path), f"at least one case of body {body.name}")
+    families: dict[str, list[Case]] = {}
+    for case in cases:
+        families.setdefault(case.family, []).append(case)
+    return {
+        "body": body.name,
+        "cases": len(cases),
+        "exact": sum(case.is_exact for case in cases),
+        **_errors(cases),
+        "families": {
+            name: {"cases": len(found), **_errors(found)} for name, found in families.items()
+        },
+        "mismatches": [case.id for case in cases if not case.is_exact],
+    }
+
+
+def _errors(cases: list[Case]) -> dict[str, float]:
+    error = np.array([case.rel_error for case in cases])
+    return {
+        "mean_rel_error": float(error.mean()),
+        "median_rel_error": float(np.median(error)),
+        "max_rel_error": float(error.max()),
+    }
