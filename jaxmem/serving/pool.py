@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from jaxmem.core.design import Leaf, code, flag, record
 from jaxmem.serving import eviction
@@ -560,7 +560,7 @@ def _n_block(tokens, block_tokens):
     return (tokens + block_tokens - 1) // block_tokens
 
 
-def reset(layout: Layout, pool: Pool) -> tuple[Pool, Scalar]:
+def reset(layout: Layout, pool: Pool) -> tuple[Pool, Bool[Array, ""]]:
     """Forget every key, if no request holds a block; (pool, whether it did).
 
     The order of the free queue stays.
