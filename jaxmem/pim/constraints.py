@@ -147,6 +147,17 @@ def table(timing: PimTiming) -> Table:
     )
 
 
+def refresh_cycles(timing: PimTiming) -> Leaf:
+    """Cycles within which a channel refreshes and serves one more command; nREFI must be longer.
+
+    Two changes of mode, a row's cycle and write recovery, the refresh, and a row opened again.
+    """
+    t = timing
+    opens = jnp.maximum(jnp.maximum(t.n_rcd_mac, t.n_rcd_af), jnp.maximum(t.n_rcd_rdcp, t.n_rcd_wr))
+    recovers = t.n_cwl + t.n_bl + t.n_wr
+    return 2 * t.n_mode_change + t.n_rc + recovers + t.n_rp + t.n_rfc + opens
+
+
 def part(t: Table, first: int, last: int) -> Table:
     """The distances among the commands `first` to `last` alone, whose codes stay what they are."""
     return t._replace(channel=t.channel[first:last, first:last])
@@ -188,7 +199,7 @@ def _value(text: str, timing: PimTiming) -> Leaf:
 def _index() -> tuple[list[str], dict[str, np.ndarray], np.ndarray]:
     """The distinct expressions, and for each pair of commands the place of its own (0: none)."""
     expression: list[str] = []
-    index = {level: np.zeros((len(COMMAND), len(COMMAND)), int) for level in _LEVELS}
+    index = {level: np.zeros((len(COMMAND), len(COMMAND)), np.int32) for level in _LEVELS}
 
     def place(text: str) -> int:
         if text not in expression:
@@ -201,7 +212,7 @@ def _index() -> tuple[list[str], dict[str, np.ndarray], np.ndarray]:
                 if index[level][CODE[b], CODE[a]]:
                     raise ValueError(f"two rules from {b} to {a} in the {level}")
                 index[level][CODE[b], CODE[a]] = place(text)
-    latency = np.array([place(LATENCY[c]) if c in LATENCY else 1 for c in COMMAND])
+    latency = np.array([place(LATENCY[c]) if c in LATENCY else 1 for c in COMMAND], np.int32)
     return expression, index, latency
 
 

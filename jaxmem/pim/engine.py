@@ -6,6 +6,7 @@ gathers the result. Rules: research/aim.md sections 2 and 3; measured against th
 in `jaxmem.validation.aim`.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -27,6 +28,7 @@ from jaxmem.pim.constraints import (
     PRODUCT_COMMAND,
     needed,
     part,
+    refresh_cycles,
     table,
 )
 from jaxmem.pim.inorder import KIND, Program
@@ -91,11 +93,15 @@ def run(
         raise InputError("mode", mode, " or ".join(MODES), known=MODES)
     chosen = MODES[mode] if rules is None else rules
     if refresh is not None:
-        chosen = Rules(
-            **{name: getattr(chosen, name) for name in specs(Rules)} | {"refreshes": int(refresh)}
-        )
+        chosen = dataclasses.replace(chosen, refreshes=int(refresh))
     program, shape = prepare(stream, device, has_refresh=_may(chosen.refreshes))
     timing = numbers(device.timing, _commands(stream))
+    is_known = not isinstance(timing.n_refi, Tracer) and not isinstance(chosen.refreshes, Tracer)
+    if is_known and np.any(np.asarray(chosen.refreshes) > 0):
+        shortest = np.asarray(refresh_cycles(timing))
+        if np.any(np.asarray(timing.n_refi) <= shortest):
+            rule = f"more cycles than a refresh takes, {shortest.max():g}"
+            raise InputError("device.timing.n_refi", np.asarray(timing.n_refi).min(), rule)
     return Timing(**_run(program, timing, chosen, shape))
 
 
@@ -174,6 +180,9 @@ def numbers(timing: PimTiming, commands: set[str] | None = None) -> PimTiming:
 def _run(program: Program, timing: PimTiming, rules: Rules, shape: tuple) -> dict[str, Any]:
     n_bank, n_queue, window, span, has_refresh, is_mixed = shape
     distances = part(table(timing), *span)
+    # Refreshing without end is no answer: such a variant is not run, and its time is not known.
+    has_time = (timing.n_refi > refresh_cycles(timing)) | (rules.refreshes == 0)
+    rules = dataclasses.replace(rules, refreshes=rules.refreshes * has_time)
     if is_mixed:
         channel, end = queued.run(program, distances, rules, n_bank=n_bank, n_queue=n_queue)
     else:
@@ -182,6 +191,8 @@ def _run(program: Program, timing: PimTiming, rules: Rules, shape: tuple) -> dic
             has_refresh=has_refresh,
         )  # fmt: skip
         channel, end = state.channel, state.end
+    if jnp.issubdtype(end.dtype, jnp.floating):
+        end = jnp.where(has_time, end, jnp.nan)
     return _gather(program, channel, end, n_bank)
 
 

@@ -68,7 +68,6 @@ class State(NamedTuple):
     n_refresh: Any  # [class] refreshes due
     refresh: Any  # () tick of the next
     arrived: Any  # [class] tick since which there has been something to do
-    step: Any  # () events so far, against a runaway
 
 
 def run(p: Program, t: Table, rules: Rules, *, n_bank: int, n_queue: int) -> tuple[Channel, Any]:
@@ -100,7 +99,7 @@ def run(p: Program, t: Table, rules: Rules, *, n_bank: int, n_queue: int) -> tup
         at=jnp.int32(0), decode=jnp.ones((), dtype), is_draining=jnp.zeros((), bool),
         waiting=no, end=jnp.zeros((), dtype), head=zero, left=zero, n_aim=zero,
         refused=zero + NOTHING, sync=no, back=tick + NEVER, is_write_mode=no, n_refresh=zero,
-        refresh=refresh, arrived=tick, step=jnp.int32(0),
+        refresh=refresh, arrived=tick,
     )  # fmt: skip
 
     def is_running(s: State):
@@ -132,21 +131,22 @@ def _event(s, p, t, rules, after, n_queue, stagger) -> State:
     may_drain = s.is_draining & (can_let_in.any() | is_clear.all())
     decoder = jnp.where(may_decode | may_drain, jnp.maximum(s.now, s.decode), never)
     back = jnp.where(s.sync, jnp.maximum(s.back, s.channel.posted + 1), s.back)
-    back = jnp.where(s.waiting, back, never)
+    # Where parameters are not whole, an event may fall between two ticks: the next one sees it.
+    back = jnp.where(s.waiting, jnp.maximum(back, s.now), never)
+    refresh = jnp.maximum(s.refresh, s.now)
     controller = jnp.minimum(jnp.maximum(choice.at, s.now), back).min()
     controller = jnp.maximum(controller, s.now)
-    now = jnp.minimum(jnp.minimum(decoder, s.refresh), controller)
-    is_early = (decoder == now) | (s.refresh == now)  # before the controllers of this tick
+    now = jnp.minimum(jnp.minimum(decoder, refresh), controller)
+    is_early = (decoder == now) | (refresh == now)  # before the controllers of this tick
     # Ticks on which nothing was chosen have looked at the queues too.
     looked = (now > s.now) & (s.n_refresh == 0)
     s = s._replace(
         now=now,
         is_write_mode=jnp.where(looked, choice.write_mode, s.is_write_mode),
-        step=s.step + 1,
     )
 
     def early(s: State) -> State:
-        is_due = s.refresh == now
+        is_due = refresh == now
         s = s._replace(
             n_refresh=s.n_refresh + is_due,
             refresh=jnp.where(is_due, s.refresh + t.n_refi, s.refresh),

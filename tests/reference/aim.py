@@ -5,6 +5,7 @@ research/aim.md sections 2 and 3. `Rules` switches the artefacts of the public s
 """
 
 import dataclasses
+import random
 
 N_CHANNEL, N_BANK, QUEUE = 32, 16, 33
 AF_ROW = 2**29
@@ -297,6 +298,15 @@ class Channel:
         return done, True, later
 
 
+def groups(instructions):
+    """[(channel, how many execute the same)]: they do the same at the same time."""
+    alike = {}
+    for c in range(N_CHANNEL):
+        key = tuple(c in channels(i) for i in instructions if i["op"] not in HOST)
+        alike.setdefault(key, []).append(c)
+    return [(same[0], len(same)) for same in alike.values()]
+
+
 def channels(op):
     if op["op"] in ("SYNC", "EOC"):
         return range(N_CHANNEL)
@@ -316,14 +326,15 @@ def run(instructions, rules=None, timing=None, limit=10**7):
     rules = rules or Rules()
     t = TIMING | (timing or {})
     table, delay = constraints(t), latency(t)
-    units = [Channel(table, delay, rules) for _ in range(N_CHANNEL)]
+    size = dict(groups(instructions))
+    units = {c: Channel(table, delay, rules) for c in size}
     clock, at, af_row, waiting, is_draining = 1, 0, AF_ROW, set(), False
     next_refresh = t["n_refi"]
     while clock < limit:
         moved = False
         # The decoder: drain, or decode one instruction.
         if is_draining:
-            is_draining = fill(units, clock)
+            is_draining = fill(units.values(), clock)
             moved = not is_draining
         elif not waiting and at < len(instructions):
             i = instructions[at]
@@ -335,22 +346,22 @@ def run(instructions, rules=None, timing=None, limit=10**7):
                 final, _, one_bank, _, blocks = OPS[i["op"]]
                 row = af_row if i["op"] == "AF" else i.get("row", -1)
                 bank = i["bank"] if one_bank else -1
-                for c in channels(i):
+                for c in units.keys() & set(channels(i)):
                     for _ in range(i.get("opsize", 1)):
                         units[c].wait.append(Request(at, i["op"], final, bank, row))
                 if blocks:
-                    waiting = {(at, c) for c in channels(i)}
-                is_draining = fill(units, clock)
+                    waiting = {(at, c) for c in units.keys() & set(channels(i))}
+                is_draining = fill(units.values(), clock)
             at += 1
         if rules.refreshes and clock == next_refresh:
             next_refresh += t["n_refi"]
-            for u in units:
+            for u in units.values():
                 r = Request(-1, "EOC", "EOC", -1, -1)
                 r.command, r.register = "REFab", False
                 u.refresh.append(r)
             moved = True
         later = [next_refresh] if rules.refreshes else []
-        for c, u in enumerate(units):
+        for c, u in units.items():
             done, changed, when = u.tick(clock)
             for k in done:
                 waiting.discard((k, c))
@@ -358,9 +369,9 @@ def run(instructions, rules=None, timing=None, limit=10**7):
             later += when
         if not waiting and at and instructions[at - 1]["op"] == "EOC":
             counts = {}
-            for u in units:
+            for c, u in units.items():
                 for k, v in u.counts.items():
-                    counts[k] = counts.get(k, 0) + v
+                    counts[k] = counts.get(k, 0) + size[c] * v
             return clock, counts
         clock = (
             clock + 1
@@ -368,3 +379,33 @@ def run(instructions, rules=None, timing=None, limit=10**7):
             else max(clock + 1, min((x for x in later if x > clock), default=limit))
         )
     raise RuntimeError("no end")
+
+
+def random_stream(seed, length, *, ordinary=True):
+    """A mixed stream of `length` instructions and EOC, the same for the same seed."""
+    rng = random.Random(seed)
+    masks = [1 << 31, 0b11 << 30, 1 << rng.randrange(32), 1 << 30]
+    host = ["EWADD", "W_GPR", "W_CFR"]
+    aim = [op for op in OPS if op not in ("EOC", "WR_SBK", "W_MEM", "RD_SBK", "R_MEM")]
+    plain = ["WR_SBK", "W_MEM", "RD_SBK", "R_MEM"] if ordinary else []
+    rows = [rng.randrange(16384) for _ in range(3)]
+    found = []
+    for _ in range(length):
+        op = rng.choice(aim + 3 * plain + host[:1] + host)
+        i = {"op": op}
+        if op in ("W_MEM", "R_MEM"):
+            i |= {"ch": rng.choice([0, 0, 1, 31])}
+        elif op in ("W_GPR", "W_CFR"):
+            i |= {"gpr": 1} if op == "W_GPR" else {"cfr": 2, "data": rng.randrange(2)}
+        elif op not in ("SYNC", "EWADD"):
+            i |= {"mask": rng.choice(masks)}
+        if op == "WR_ABK":
+            i |= {"mask": rng.choice([1 << 31, 1 << 30])}
+        if op in ("MAC_SBK", "COPY_BKGB", "COPY_GBBK", *plain):
+            i |= {"bank": rng.choice([0, 1, 5, 15])}
+        if op in ("MAC_ABK", "MAC_SBK", "EWMUL", "COPY_BKGB", "COPY_GBBK", "WR_ABK", *plain):
+            i |= {"row": rng.choice(rows)}
+        if op in ("WR_GB", "MAC_ABK", "MAC_SBK", "EWMUL", "COPY_BKGB", "COPY_GBBK", "EWADD"):
+            i |= {"opsize": rng.choice([1, 2, 8, 40])}
+        found.append(i)
+    return [*found, {"op": "EOC"}]
