@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": "one design point, with a breakdown of its time and energy",
     "sweep": "a design space, streamed to disk",
     "optimize": "a search with constraints",
+    "replay": "a request trace through the prefix cache",
     "time": "PIM instruction streams to cycles, counts and energy",
     "validate": "the error against each body of reference data",
     "reproduce": "every published number beside the model's",

@@ -117,11 +117,15 @@ def read_trace(
         rule = "at least one request" + (f" ({n_skipped} bad rows skipped)" if n_skipped else "")
         raise InputError("trace", str(path), rule, where=str(path))
     times = np.asarray(arrival)
-    table = np.asarray(lengths).reshape(-1, 2)
+    table = _int64(lengths).reshape(-1, 2)
     return Trace(
-        times - times.min(), table[:, 0], table[:, 1], np.asarray(session), np.asarray(ids),
-        np.asarray(start), form.id_tokens, form.name, n_skipped,
+        times - times.min(), table[:, 0], table[:, 1], _int64(session), _int64(ids),
+        _int64(start), form.id_tokens, form.name, n_skipped,
     )  # fmt: skip
+
+
+def _int64(column: array) -> Int[np.ndarray, " n"]:
+    return np.asarray(column).view(np.int64)  # else it would be C's long long, another type
 
 
 def _session(sessions: dict[object, int], name: object, request: int) -> int:
