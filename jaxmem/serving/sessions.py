@@ -71,7 +71,8 @@ class Record(NamedTuple):
 
     batch: StepBatch
     arrived: Int[Array, " arrival"]
-    clock: Int[Array, ""]  # at the step's start
+    begin: Int[Array, ""]  # clock at the step's start
+    end: Int[Array, ""]
 
 
 class History(NamedTuple):
@@ -188,7 +189,7 @@ def run_steps(
         state, _, batch = scheduler.step(bounds, requests, state, now, config)
         driver = driver._replace(clock=_after(arrivals, driver, batch, step_s))
         driver = _follow(arrivals, driver, batch.finished)
-        return (state, driver), Record(batch, now, clock)
+        return (state, driver), Record(batch, now, clock, driver.clock)
 
     (state, driver), steps = lax.scan(once, (state, driver), None, length=n_step)
     return state, driver, steps
@@ -283,19 +284,16 @@ def latency(todo: Asked, history: History, tick_s: float = TICK_S) -> Latency:
         history: of a run with a step-time model.
         tick_s: seconds of a unit of the clock; 1.0 gives both in steps.
     """
-    clock = history.step.clock.astype(np.int64)
-    end = np.append(clock[1:], clock[-1:] + 1)
-    arrived = np.where(todo.arrival >= 0, todo.arrival, 0).astype(float)
-    for step, names in enumerate(history.step.arrived):
-        for request in names[names >= 0]:
-            if todo.arrival[request] == NONE:
-                arrived[request] = clock[step]
+    end = history.step.end.astype(np.int64)
+    arrived = todo.arrival.astype(float)
+    before = np.flatnonzero((todo.follower != NONE) & (history.last_step >= 0))
+    arrived[todo.follower[before]] = end[history.last_step[before]] + todo.think
     has = (history.first_step >= 0) & (history.last_step >= 0)
     first, last = (end[np.maximum(s, 0)] for s in (history.first_step, history.last_step))
     more = todo.output_tokens - 1
     ttft = np.where(has, (first - arrived) * tick_s, np.nan)
     tpot = np.where(has & (more > 0), (last - first) * tick_s / np.maximum(more, 1), np.nan)
-    return Latency(ttft, tpot, float(end[-1] - clock[0]) * tick_s)
+    return Latency(ttft, tpot, float(end[-1] - history.step.begin[0]) * tick_s)
 
 
 def _due(arrivals: Arrivals, driver: Driver):
