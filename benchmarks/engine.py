@@ -21,6 +21,7 @@ SIMULATOR_S = 3.85
 SIMULATOR_PER_S = 16_897 / SIMULATOR_S
 N_VARIANT = 1000
 N_THREAD = 2
+N_BATCH = 50  # of a thread's variants in one vector
 _ITS = "the simulator's own figure, research/aim.md section 7"
 
 
@@ -56,7 +57,7 @@ def _rate(name: str, stream: Any, device: Any, mode: str, bar: str) -> Iterator[
 
 
 def _mixed(device: Any) -> Iterator[Row]:
-    """Ordinary reads and writes among PIM instructions: the longest measured streams of the kind."""
+    """Ordinary reads and writes among PIM instructions: the longest measured streams."""
     path = Path(jm.__file__).parent / "validation" / "data" / "aim.jsonl.gz"
     cases = [c for c in trace_form.read(path, device) if c.family == "e_random_all"]
     longest = sorted(cases, key=lambda c: len(c.stream.op))[-4:]
@@ -87,7 +88,7 @@ def _variants(stream: Any, device: Any) -> float:
         def one(t: Any) -> Any:
             return engine._run(program, t, engine.SIMULATOR, shape)["cycles"]
 
-        return jax.lax.map(one, some)
+        return jax.lax.map(one, some, batch_size=N_BATCH)
 
     def run() -> list[Any]:
         with ThreadPoolExecutor(N_THREAD) as pool:

@@ -99,62 +99,82 @@ def first_code(c: Channel) -> int:
     return 0 if c.earliest.shape[1] == N_COMMAND else N_BANK_COMMAND
 
 
-def allowed(c: Channel, command: Any, bank: Any) -> Any:
-    """[class] tick from which the rules allow `command` (one for all classes) to `bank`."""
-    column = command - first_code(c)
-    at = jax.lax.dynamic_index_in_dim(c.earliest, column, 1, keepdims=False)
+def allowed(c: Channel, t: Table, command: Any, bank: Any, issued: tuple[Any, ...] = ()) -> Any:
+    """[class] tick from which the rules allow `command` (one for all classes) to `bank`.
+
+    Args:
+        c: classes of channels.
+        t: distances between commands.
+        command: the command.
+        bank: its bank, or -1.
+        issued: (command, tick) of what was issued since, to the same bank, not yet in `c`.
+    """
+    first = first_code(c)
+    at = jax.lax.dynamic_index_in_dim(c.earliest, command - first, 1, keepdims=False)
+    for before, when in issued:
+        at = jnp.maximum(at, when + t.channel[before - first, command - first])
     if c.earliest_bank.shape[-1] == 0:
         return at
     row = jnp.minimum(command, N_BANK_COMMAND - 1)
     in_bank = jax.lax.dynamic_index_in_dim(c.earliest_bank, row, 1, keepdims=False)
     in_bank = jax.lax.dynamic_index_in_dim(in_bank, jnp.maximum(bank, 0), 1, keepdims=False)
+    for before, when in issued:
+        code = jnp.minimum(before, N_BANK_COMMAND - 1)
+        rule = jnp.maximum(t.bank[code, row], t.group[code, row])
+        in_bank = jnp.maximum(in_bank, jnp.where(before < N_BANK_COMMAND, when + rule, in_bank))
     return jnp.where(command < N_BANK_COMMAND, jnp.maximum(at, in_bank), at)
+
+
+def constrain(c: Channel, t: Table, bank: Any, issued: tuple[Any, ...]) -> Channel:
+    """Remember (command, tick) of what was issued to `bank`; a tick of `ABSENT` for nothing.
+
+    All at once: one pass over the table's columns, not one a command.
+    """
+    first = first_code(c)
+    earliest, earliest_bank = c.earliest, c.earliest_bank
+    for command, when in issued:
+        earliest = jnp.maximum(earliest, when[:, None] + t.channel[command - first][None])
+    if c.earliest_bank.shape[-1]:
+        banks = jnp.arange(c.open_row.shape[-1])[None]
+        is_near = banks // BANK_GROUP == bank // BANK_GROUP
+        for command, when in issued:
+            code = jnp.minimum(command, N_BANK_COMMAND - 1)
+            near = jnp.where(is_near, t.group[code][:, None], ABSENT)
+            here = jnp.where(banks == bank, t.bank[code][:, None], ABSENT)
+            rule = jnp.where(command < N_BANK_COMMAND, jnp.maximum(near, here), ABSENT)
+            earliest_bank = jnp.maximum(earliest_bank, when[:, None, None] + rule[None])
+    return c._replace(earliest=earliest, earliest_bank=earliest_bank)
+
+
+def mark(c: Channel, command: Any, bank: Any, row: Any, on: Any, at: Any, last: Any, n: Any):
+    """Rows, counts and times after `n` equal commands from tick `at` to `last` in classes `on`.
+
+    `command`, `bank` and `row` are one for all classes. `constrain` is what follows for others.
+    """
+    n_bank = c.open_row.shape[-1]
+    one = (jnp.arange(n_bank)[None] == bank) | (n_bank == 1)
+    opens = (command == CODE["ACT16"]) | ((command == CODE["ACT"]) & one)
+    closes = (command == CODE["PREA"]) | (command == CODE["WRA16"])
+    closes |= (command == CODE["PRE"]) & one
+    shut = jnp.where(on[:, None] & closes, CLOSED, c.open_row)
+    open_row = jnp.where(on[:, None] & opens, row, shut)
+    was, now = (c.open_row != CLOSED).any(1), (open_row != CLOSED).any(1)
+    change = jnp.where(was & ~now, last, 0) - jnp.where(now & ~was, at, 0)
+    code = jnp.arange(first_code(c), first_code(c) + c.count.shape[1])[None]
+    return c._replace(
+        open_row=open_row,
+        last=jnp.where(on, last, c.last),
+        count=c.count + jnp.where(on[:, None] & (code == command), jnp.asarray(n)[:, None], 0),
+        open_time=c.open_time + change,
+    )
 
 
 def issue(
     c: Channel, t: Table, command: Any, bank: Any, row: Any, on: Any, at: Any, last: Any, n: Any
 ) -> Channel:
-    """Issue a run of `n` equal commands from tick `at` to tick `last`, in the classes `on`.
-
-    `command`, `bank` and `row` are one for all classes.
-    """
-    absent = jnp.asarray(ABSENT, c.last.dtype)
-    when = jnp.where(on, last, absent)
-    first = first_code(c)
-    rule = t.channel[command - first][None]
-    earliest = jnp.maximum(c.earliest, when[:, None] + rule)
-    earliest_bank = c.earliest_bank
-    n_bank = c.open_row.shape[-1]
-    banks = jnp.arange(n_bank)[None]
-    if c.earliest_bank.shape[-1]:
-        code = jnp.minimum(command, N_BANK_COMMAND - 1)
-        is_here = banks == bank
-        is_near = banks // BANK_GROUP == bank // BANK_GROUP
-        near = jnp.where(is_near, t.group[code][:, None], absent)
-        here = jnp.where(is_here, t.bank[code][:, None], absent)
-        rule_bank = jnp.where(command < N_BANK_COMMAND, jnp.maximum(near, here), absent)
-        earliest_bank = jnp.maximum(c.earliest_bank, when[:, None, None] + rule_bank[None])
-    one = (banks == bank) | (n_bank == 1)
-    opens = (command == CODE["ACT16"]) | ((command == CODE["ACT"]) & one)
-    closes = (command == CODE["PREA"]) | (command == CODE["WRA16"])
-    closes |= (command == CODE["PRE"]) & one
-    open_row = jnp.where(
-        on[:, None] & opens,
-        row,
-        jnp.where(on[:, None] & closes, CLOSED, c.open_row),
-    )
-    was, now = (c.open_row != CLOSED).any(1), (open_row != CLOSED).any(1)
-    change = jnp.where(was & ~now, last, 0) - jnp.where(now & ~was, at, 0)
-    code = jnp.arange(first, first + c.count.shape[1])[None]
-    count = c.count + jnp.where(on[:, None] & (code == command), jnp.asarray(n)[:, None], 0)
-    return c._replace(
-        earliest=earliest,
-        earliest_bank=earliest_bank,
-        open_row=open_row,
-        last=jnp.where(on, last, c.last),
-        count=count,
-        open_time=c.open_time + change,
-    )
+    """`mark` and `constrain`: `n` equal commands, from tick `at` to `last`, in classes `on`."""
+    c = mark(c, command, bank, row, on, at, last, n)
+    return constrain(c, t, bank, ((command, jnp.where(on, last, ABSENT)),))
 
 
 def account(c: Channel, on: Any, at: Any, arrived: Any, cause: Any, after: Any) -> Channel:

@@ -128,6 +128,7 @@ def prepare(stream: Stream, device: Any, *, has_refresh: bool) -> tuple[Program,
             span = (len(BANK_COMMAND), len(BANK_COMMAND) + len(PRODUCT_COMMAND))
     has_refresh = is_short or has_refresh
     blocking = kind[:, KIND.index("blocking")]
+    n_slot = _slots(chosen, kind[:, KIND.index("ordinary")], n_bank, n_queue) if is_mixed else 0
     if is_mixed or has_refresh:
         source, burst, window = np.full((n, 0), -1), np.zeros((n, 0), int), 0
     else:
@@ -153,7 +154,7 @@ def prepare(stream: Stream, device: Any, *, has_refresh: bool) -> tuple[Program,
         source=pad(source.astype(np.int32), width if window else 0),
         burst=pad(burst.astype(np.int32), width if window else 0),
     )
-    return program, (n_bank, n_queue, window, span, has_refresh, is_mixed)
+    return program, (n_bank, n_queue, window, span, has_refresh, n_slot)
 
 
 def numbers(timing: PimTiming, commands: set[str] | None = None) -> PimTiming:
@@ -178,13 +179,15 @@ def numbers(timing: PimTiming, commands: set[str] | None = None) -> PimTiming:
 
 @functools.partial(jax.jit, static_argnames="shape")
 def _run(program: Program, timing: PimTiming, rules: Rules, shape: tuple) -> dict[str, Any]:
-    n_bank, n_queue, window, span, has_refresh, is_mixed = shape
+    n_bank, n_queue, window, span, has_refresh, n_slot = shape
     distances = part(table(timing), *span)
     # Refreshing without end is no answer: such a variant is not run, and its time is not known.
     has_time = (timing.n_refi > refresh_cycles(timing)) | (rules.refreshes == 0)
     rules = dataclasses.replace(rules, refreshes=rules.refreshes * has_time)
-    if is_mixed:
-        channel, end = queued.run(program, distances, rules, n_bank=n_bank, n_queue=n_queue)
+    if n_slot:
+        channel, end = queued.run(
+            program, distances, rules, n_bank=n_bank, n_queue=n_queue, n_slot=n_slot
+        )
     else:
         state = inorder.run(
             program, distances, rules, n_bank=n_bank, n_queue=n_queue, window=window,
@@ -253,6 +256,21 @@ def _commands(stream: Stream) -> set[str]:
     if any(op.is_register for op in ops):
         found.add("TMOD")
     return found
+
+
+def _slots(part, is_ordinary, n_bank, n_queue):
+    """Ordinary requests that a channel may have at once: a few sizes, so that few programs are.
+
+    An AiM instruction enters a channel only when its reads and writes have left their queues, all
+    but those, one a bank, whose row is being opened.
+    """
+    longest = 0
+    for k in range(part.shape[1]):
+        mine = is_ordinary[part[:, k]]
+        last = np.maximum.accumulate(np.where(mine, -1, np.arange(len(mine))))
+        longest = max(longest, int((np.arange(len(mine)) - last)[mine].max(initial=0)))
+    few = 2 * n_bank
+    return few if longest <= few - n_bank else 3 * n_queue
 
 
 def _sources(part, n_burst, blocking, n_queue):

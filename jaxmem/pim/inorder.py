@@ -153,11 +153,12 @@ def _advance(s: State, ins: Instruction, t: Table, rules: Rules, stagger: Any, n
     needs_open = is_row & ~is_open
     needs_close = needs_open & is_other
 
+    # What this instruction issues; its constraints enter the table once, at the end.
+    issued: tuple[Any, ...] = ()
+
     def ready(c, command):
-        return jnp.maximum(
-            jnp.maximum(c.last + 1, arrived),
-            jnp.where(ins.pseudo, ABSENT, ch.allowed(c, command, ins.bank)),
-        )
+        at = ch.allowed(c, t, command, ins.bank, issued)
+        return jnp.maximum(jnp.maximum(c.last + 1, arrived), jnp.where(ins.pseudo, ABSENT, at))
 
     def waits(c, otherwise):
         return jnp.where(c.after == DATA, otherwise, c.after)
@@ -172,7 +173,8 @@ def _advance(s: State, ins: Instruction, t: Table, rules: Rules, stagger: Any, n
     go = active & (first < limit)
     on = switch & go
     c = ch.account(c, on, first, arrived, waits(c, jnp.where(needs_open, ROW, DATA)), MODE)
-    c = ch.issue(c, t, TMOD, -1, 0, on, first, first, one)
+    c = ch.mark(c, TMOD, -1, 0, on, first, first, one)
+    issued = (*issued, (TMOD, jnp.where(on, first, ABSENT)))
     c = c._replace(is_register=jnp.where(on, ins.register, c.is_register))
     for needs, command, extra in ((needs_close, closes, 0), (needs_open, opens, stagger)):
         at = ready(c, command)
@@ -180,7 +182,8 @@ def _advance(s: State, ins: Instruction, t: Table, rules: Rules, stagger: Any, n
         on = go & needs
         done = at + jnp.where(command == ACT16, extra, 0)
         c = ch.account(c, on, at, arrived, waits(c, ROW), ROW)
-        c = ch.issue(c, t, command, ins.bank, ins.row, on, at, done, one)
+        c = ch.mark(c, command, ins.bank, ins.row, on, at, done, one)
+        issued = (*issued, (command, jnp.where(on, done, ABSENT)))
     at = ready(c, ins.command)
     go &= at < limit
     fits = (limit - at + ins.spacing - 1) // ins.spacing
@@ -189,7 +192,9 @@ def _advance(s: State, ins: Instruction, t: Table, rules: Rules, stagger: Any, n
     c = ch.account(c, go, at, arrived, waits(c, DATA), DATA)
     c = c._replace(cause=c.cause.at[:, DATA].add(jnp.where(go, last - at, 0)))
     is_command = go & ~ins.pseudo
-    c = ch.issue(c, t, ins.command, ins.bank, ins.row, is_command, at, last, n)
+    c = ch.mark(c, ins.command, ins.bank, ins.row, is_command, at, last, n)
+    issued = (*issued, (ins.command, jnp.where(is_command, last, ABSENT)))
+    c = ch.constrain(c, t, ins.bank, issued)
     done = last + t.latency[ins.command]
     is_reader = ins.blocking & ~ins.pseudo
     back = jnp.where(ins.pseudo, jnp.maximum(at, c.posted) + 1, done)

@@ -70,7 +70,9 @@ class State(NamedTuple):
     arrived: Any  # [class] tick since which there has been something to do
 
 
-def run(p: Program, t: Table, rules: Rules, *, n_bank: int, n_queue: int) -> tuple[Channel, Any]:
+def run(
+    p: Program, t: Table, rules: Rules, *, n_bank: int, n_queue: int, n_slot: int
+) -> tuple[Channel, Any]:
     """The channels after the whole program, and its last tick.
 
     Args:
@@ -79,12 +81,12 @@ def run(p: Program, t: Table, rules: Rules, *, n_bank: int, n_queue: int) -> tup
         rules: switches.
         n_bank: banks of a channel.
         n_queue: requests that each of a channel's three queues holds.
+        n_slot: ordinary requests that a channel may have at once, in both queues and active.
 
     Gradient: exact, forward mode.
     """
     dtype = t.channel.dtype
     n_class = p.part.shape[1]
-    n_slot = 3 * n_queue  # reads, writes, and those that have left their queue with an ACT
     zero = jnp.zeros(n_class, jnp.int32)
     tick = jnp.zeros(n_class, dtype)
     no = jnp.zeros(n_class, bool)
