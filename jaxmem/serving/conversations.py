@@ -15,7 +15,7 @@ from jaxtyping import Int
 from jaxmem.core.errors import InputError
 from jaxmem.serving import sessions
 from jaxmem.serving.blocks import Chain
-from jaxmem.serving.pool import NONE
+from jaxmem.serving.memory import NONE
 
 
 class Length(NamedTuple):

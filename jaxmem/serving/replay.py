@@ -17,9 +17,11 @@ from jaxtyping import Int
 
 from jaxmem.core.design import build
 from jaxmem.core.errors import InputError
+from jaxmem.serving import memory as words
 from jaxmem.serving import pool
 from jaxmem.serving.blocks import Blocked
-from jaxmem.serving.pool import ANONYMOUS, NONE, Layout, Rule
+from jaxmem.serving.memory import ANONYMOUS, NONE, Layout
+from jaxmem.serving.pool import Rule
 
 REJECTED = -1
 CHUNK = 1024
@@ -37,12 +39,12 @@ class Replayed(NamedTuple):
 
     def free_queue(self) -> Int[np.ndarray, " block"]:
         """Free blocks at the end, next to be taken first."""
-        return pool.free_queue(self.layout, self.memory)
+        return words.free_queue(self.layout, self.memory)
 
     def n_keyed(self) -> tuple[int, int]:
         """Blocks at the end that carry a key, and different keys among them."""
-        rows = self.memory[: self.layout.key_base].reshape(-1, pool.BLOCK_WORDS)
-        key = rows[:, pool.KEY]
+        rows = self.memory[: self.layout.key_base].reshape(-1, words.BLOCK_WORDS)
+        key = rows[:, words.KEY]
         n_anonymous = int((key == ANONYMOUS).sum())
         n_known = int((key >= 0).sum())
         return n_known + n_anonymous, len(np.unique(key[key >= 0])) + n_anonymous
@@ -105,7 +107,7 @@ def replay(
         n_request=_bucket(n, 64),
         is_lru=int(rule.policy) == 0,
     )
-    state = jax.jit(pool.create, static_argnums=0)(layout, n_block)
+    state = jax.jit(words.create, static_argnums=0)(layout, n_block)
     memory, count = state.memory, state.count
     start = blocked.start
     firsts = range(0, n, CHUNK)
@@ -144,7 +146,7 @@ def run_chunk(memory, now, rule, chunk, first, n_request, block_tokens, id_block
 
     Args:
         memory: the pool's words.
-        now: `pool.Count`.
+        now: `words.Count`.
         rule: `Rule`.
         chunk: the requests.
         first: number of the chunk's first request in the trace.
@@ -183,8 +185,8 @@ def run_chunk(memory, now, rule, chunk, first, n_request, block_tokens, id_block
         outcome = jnp.where(fits, outcome, REJECTED)
         return held, results.at[:, local].set(outcome)
 
-    count = pool.Count(*(jnp.asarray(v, jnp.int32) for v in now))
-    held = pool.Pool(memory, count, jnp.full((1, 4), NONE, jnp.int32))
+    count = words.Count(*(jnp.asarray(v, jnp.int32) for v in now))
+    held = words.Pool(memory, count, jnp.full((1, 4), NONE, jnp.int32))
     results = jnp.zeros((2, CHUNK), jnp.int32)
     held, results = lax.fori_loop(0, n_request, one, (held, results))
     return held.memory, held.count, results

@@ -17,8 +17,10 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from jaxmem.core.design import Leaf, build, count, design, flag, leaf, part
+from jaxmem.serving import memory
 from jaxmem.serving import pool as blocks
-from jaxmem.serving.pool import NONE, Layout, Pool, Rule, Words
+from jaxmem.serving.memory import NONE, Layout, Pool, Words
+from jaxmem.serving.pool import Rule
 
 COMPUTED, TOKENS, HELD, PUBLISHED, NEXT_WAITING, SCHEDULED, STARTED, OUTCOME = range(8)
 """Words of a request: tokens with keys and values, tokens it has, blocks it holds, of these
@@ -180,7 +182,7 @@ def create(bounds: Bounds, config: Config) -> State:
     zero = jnp.int32(0)
     tally = Tally(*[zero] * len(Tally._fields))._replace(wait_head=NONE, wait_tail=NONE)
     tally = Tally(*(jnp.asarray(v, jnp.int32) for v in tally))
-    return State(blocks.create(bounds.layout, _i32(config.n_block)), words, tally)
+    return State(memory.create(bounds.layout, _i32(config.n_block)), words, tally)
 
 
 def step(bounds: Bounds, requests: Requests, state: State, arrivals, config: Config):
@@ -417,8 +419,8 @@ class _Limits:
 class _Requests(Words):
     """A turn's view of the words of requests."""
 
-    def __init__(self, bounds: Bounds, memory):
-        super().__init__(memory, bounds.trash)
+    def __init__(self, bounds: Bounds, words):
+        super().__init__(words, bounds.trash)
         self.bounds = bounds
 
     def get(self, request, field: int):
@@ -458,13 +460,13 @@ def _turns(bounds: Bounds, state: State, now: _Now, goes_on, turn):
 
     def body(carry):
         words, pending, pool, tally, now = carry
-        words = blocks.commit(words, pending)
+        words = memory.commit(words, pending)
         return words, *once(words, pool, tally, now)
 
     carry = (state.words, pending, state.pool, state.tally, now)
     carry = lax.while_loop(lambda c: goes_on(c[3], c[4]), body, carry)
     words, pending, pool, tally, now = carry
-    return State(pool, blocks.commit(words, pending), tally), now
+    return State(pool, memory.commit(words, pending), tally), now
 
 
 def _i32(value):

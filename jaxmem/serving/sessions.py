@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxmem.core.errors import InputError
 from jaxmem.serving import scheduler
 from jaxmem.serving.blocks import Blocked
-from jaxmem.serving.pool import NONE, Layout
+from jaxmem.serving.memory import NONE, Layout
 from jaxmem.serving.scheduler import Bounds, Config, Requests, State, StepBatch
 
 CHUNK = 256
@@ -64,6 +64,7 @@ class Driver(NamedTuple):
     due: Int[Array, "request 2"]  # (request, time) of turns that wait for it
     n_due: Any
     n_taken: Any
+    now: Int[Array, " arrival"]  # requests that arrived with the last step
 
 
 class Record(NamedTuple):
@@ -165,7 +166,24 @@ def start(bounds: Bounds, config: Config) -> tuple[State, Driver]:
     """A scheduler and a driver before their first step."""
     zero = jnp.int32(0)
     due = jnp.full((bounds.layout.n_request, 2), NONE, jnp.int32)
-    return scheduler.create(bounds, config), Driver(zero, zero, due, zero, zero)
+    now = jnp.full(MAX_ARRIVAL, NONE, jnp.int32)
+    return scheduler.create(bounds, config), Driver(zero, zero, due, zero, zero, now)
+
+
+def advance(
+    bounds: Bounds,
+    requests: Requests,
+    arrivals: Arrivals,
+    state: State,
+    driver: Driver,
+    config: Config,
+    step_s: StepTime | None,
+) -> tuple[State, Driver, StepBatch]:
+    """One step with its arrivals; the clock after it, and the turns that now wait for theirs."""
+    driver = _due(arrivals, driver)
+    state, _, batch = scheduler.step(bounds, requests, state, driver.now, config)
+    driver = driver._replace(clock=_after(arrivals, driver, batch, step_s))
+    return state, _follow(arrivals, driver, batch.finished), batch
 
 
 @partial(jax.jit, static_argnames=("bounds", "step_s", "n_step"), donate_argnames=("state",))
@@ -184,12 +202,9 @@ def run_steps(
 
     def once(carry, _):
         state, driver = carry
-        clock = driver.clock
-        now, driver = _due(arrivals, driver)
-        state, _, batch = scheduler.step(bounds, requests, state, now, config)
-        driver = driver._replace(clock=_after(arrivals, driver, batch, step_s))
-        driver = _follow(arrivals, driver, batch.finished)
-        return (state, driver), Record(batch, now, clock, driver.clock)
+        begin = driver.clock
+        state, driver, batch = advance(bounds, requests, arrivals, state, driver, config, step_s)
+        return (state, driver), Record(batch, driver.now, begin, driver.clock)
 
     (state, driver), steps = lax.scan(once, (state, driver), None, length=n_step)
     return state, driver, steps
@@ -201,7 +216,7 @@ def run(
     *,
     step_s: StepTime | None = None,
     max_step: int = 1_000_000,
-    advance: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> History:
     """Run until every request has ended.
 
@@ -210,7 +225,7 @@ def run(
         config: limits and rules.
         step_s: seconds of a batch; without it a step is the unit of time.
         max_step: stop after so many steps, incomplete.
-        advance: takes (requests ended, requests) as the run goes on.
+        progress: takes (requests ended, requests) as the run goes on.
 
     Raises:
         InputError: no request.
@@ -231,8 +246,8 @@ def run(
         found.append(jax.device_get(steps))
         n_done = int(state.tally.n_finished) + int(state.tally.n_rejected)
         n_done += _unreachable(todo, bounds, state)
-        if advance:
-            advance(n_done, n)
+        if progress:
+            progress(n_done, n)
     record = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
     is_used = (record.batch.request[:, 0] >= 0) | (record.batch.n_waiting > 0)
     n_step = int(np.flatnonzero(is_used).max(initial=-1)) + 1
@@ -297,7 +312,7 @@ def latency(todo: Asked, history: History, tick_s: float = TICK_S) -> Latency:
 
 
 def _due(arrivals: Arrivals, driver: Driver):
-    """(requests that arrive now, driver): those with a time of their own, then followers."""
+    """The driver with who arrives now: those with a time of their own, then followers."""
     lane = jnp.arange(MAX_ARRIVAL // 2)
     n = arrivals.order.shape[0]
     own = driver.n_arrived + lane
@@ -308,11 +323,11 @@ def _due(arrivals: Arrivals, driver: Driver):
     late_is = (late < driver.n_due) & (due[:, 1] <= driver.clock)
     mine = jnp.where(own_is, arrivals.order[place], NONE)
     theirs = jnp.where(late_is, due[:, 0], NONE)
-    driver = driver._replace(
+    return driver._replace(
         n_arrived=driver.n_arrived + own_is.sum(dtype=jnp.int32),
         n_taken=driver.n_taken + late_is.sum(dtype=jnp.int32),
+        now=jnp.concatenate([mine, theirs]),
     )
-    return jnp.concatenate([mine, theirs]), driver
 
 
 def _after(arrivals: Arrivals, driver: Driver, batch: StepBatch, step_s: StepTime | None):

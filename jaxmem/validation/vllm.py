@@ -21,10 +21,12 @@ import numpy as np
 
 from jaxmem.core.design import build
 from jaxmem.core.errors import InputError
+from jaxmem.serving import memory as words
 from jaxmem.serving import pool as blocks
 from jaxmem.serving import sessions
 from jaxmem.serving.blocks import Chain, block
-from jaxmem.serving.pool import NONE, Layout, Rule
+from jaxmem.serving.memory import NONE, Layout
+from jaxmem.serving.pool import Rule
 from jaxmem.serving.replay import Replayed, replay
 from jaxmem.serving.scheduler import NEW, RESUMED, Config
 from jaxmem.serving.traces import Trace, read_trace
@@ -157,7 +159,7 @@ class _Scenario:
         }
         self.rule = build(Rule, rule)
         self.change: list[Any] = []
-        self.pool = jax.jit(blocks.create, static_argnums=0)(self.layout, case["num_blocks"])
+        self.pool = jax.jit(words.create, static_argnums=0)(self.layout, case["num_blocks"])
         self.chain, self.labels, self.hashes = Chain(self.size), {}, {}
         self.requests: dict[str, _Request] = {}
         self.key = np.full(self.layout.n_held, NONE, np.int32)
@@ -314,24 +316,24 @@ class _Scenario:
 
     def _state(self) -> dict[str, Any]:
         memory = np.asarray(self.pool.memory)
-        rows = memory[: self.layout.key_base].reshape(-1, blocks.BLOCK_WORDS)
-        queue = blocks.free_queue(self.layout, memory).tolist()
+        rows = memory[: self.layout.key_base].reshape(-1, words.BLOCK_WORDS)
+        queue = words.free_queue(self.layout, memory).tolist()
         here = {n: r for n, r in self.requests.items() if r.is_here}
         label, usable = self.labels, range(1, self.case["num_blocks"])
         first = {}
         for key, copies in self.copies.items():
-            assert {b for b in usable if rows[b, blocks.KEY] == key} == set(copies)
-            word = memory[self.layout.key_base + blocks.KEY_WORDS * key]
+            assert {b for b in usable if rows[b, words.KEY] == key} == set(copies)
+            word = memory[self.layout.key_base + words.KEY_WORDS * key]
             if key in self.shared or word != copies[0]:
                 first[label[key]] = int(word)
         return {
             "num_free": int(self.pool.count.n_free),
             "free_queue": queue,
-            "free_queue_keys": [label.get(int(rows[b, blocks.KEY])) for b in queue],
+            "free_queue_keys": [label.get(int(rows[b, words.KEY])) for b in queue],
             "evicted": [{"block": c[1], "key": label[c[2]]} for c in self.change
                         if c[0] == "evicted"],
             "req_blocks": {n: self._held(r, r.held) for n, r in here.items()},
-            "refs": {str(b): int(rows[b, blocks.REF]) for b in usable if rows[b, blocks.REF] > 0},
+            "refs": {str(b): int(rows[b, words.REF]) for b in usable if rows[b, words.REF] > 0},
             "cached": {label[key]: copies for key, copies in self.copies.items()},
             "cached_first": first,
             "kv_events": [self._kv_event(c) for c in self.change],

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxmem.core.errors import InputError
-from jaxmem.serving import pool, scheduler, sessions
+from jaxmem.serving import designs, pool, scheduler, sessions
 from jaxmem.serving.blocks import Chain
+from jaxmem.serving.memory import NONE
 from jaxmem.serving.scheduler import Config
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
@@ -46,8 +47,8 @@ def traffic(seed):
         outputs.append(int(rng.integers(1, 14)))
         said = said + [("o", request, i) for i in range(outputs[-1])]
         keys.append(np.asarray(chain.keys(said), int))
-        arrival.append(pool.NONE if goes_on else int(rng.integers(0, 40)))
-        follower.append(pool.NONE)
+        arrival.append(NONE if goes_on else int(rng.integers(0, 40)))
+        follower.append(NONE)
     return sessions.asked(
         prompts, outputs, keys, len(chain), np.asarray(arrival), block_tokens=SIZE,
         follower=np.asarray(follower), think=3,
@@ -175,7 +176,7 @@ def test_events_say_what_happened_to_every_block():
     order = np.argsort(np.where(todo.arrival < 0, 10**6, todo.arrival), kind="stable")
     for number in range(30):
         now = [i for i in order if todo.arrival[i] == number]
-        arrived = np.pad(now, (0, 8 - len(now)), constant_values=pool.NONE).astype(np.int32)
+        arrived = np.pad(now, (0, 8 - len(now)), constant_values=NONE).astype(np.int32)
         state, events, batch = step(bounds, requests, state, arrived, config)
         assert int(events.n_event) <= 256
         for request, index, block, bits in np.asarray(events.row)[: int(events.n_event)].tolist():
@@ -197,24 +198,19 @@ def test_events_say_what_happened_to_every_block():
         assert int(batch.n_free_after) == N_BLOCK - 1 - sum(r > 0 for r in ref.values())
 
 
-def test_lanes_equal_single_runs():
-    """Designs side by side, by lax.map, give what each gives alone."""
+def test_designs_side_by_side_are_each_alone():
+    """On one thread or two, the totals of every design are those of its own run."""
     todo = traffic(1)
-    sizes = [12, 18, 24]
-    configs = [jax.tree.map(jax.numpy.asarray, config_of(n_block=n)) for n in sizes]
-    bounds = sessions.bounds_of(todo, configs[-1])
-    requests, arrivals = sessions.on_device(todo, bounds)
-
-    def one(config):
-        state, driver = sessions.start(bounds, config)
-        return sessions.run_steps(bounds, requests, arrivals, state, driver, config, n_step=256)[2]
-
-    lanes = jax.jit(lambda c: jax.lax.map(one, c))(jax.tree.map(lambda *v: np.stack(v), *configs))
-    for lane, config in enumerate(configs):
-        state, driver = sessions.start(bounds, config)
-        alone = sessions.run_steps(bounds, requests, arrivals, state, driver, config)[2]
-        for a, b in zip(jax.tree.leaves(lanes), jax.tree.leaves(alone), strict=True):
-            np.testing.assert_array_equal(a[lane], b)
+    options = [{"n_block": 12}, {"n_block": 18}, {}, {"max_tokens": 9}, {"fronts_unkeyed": 0}]
+    configs = [config_of(**one) for one in options]
+    alone = [sessions.run(todo, config).tally for config in configs]
+    for n_thread in (1, 2):
+        found = designs.run_designs(todo, configs, n_thread=n_thread)
+        for i, tally in enumerate(alone):
+            for name in ("hit_tokens", "n_preempted", "n_finished", "computed_tokens"):
+                assert getattr(found.tally, name)[i] == getattr(tally, name)
+    with pytest.raises(InputError, match="configs"):
+        designs.run_designs(todo, [])
 
 
 def test_bad_input():
