@@ -30,7 +30,7 @@ from jaxmem.serving.pool import Rule
 from jaxmem.serving.replay import Replayed, replay
 from jaxmem.serving.scheduler import NEW, RESUMED, Config
 from jaxmem.serving.traces import Trace, read_trace
-from jaxmem.validation.body import REFERENCE, Case, read_lines
+from jaxmem.validation.body import REFERENCE, Body, Case, read_lines
 
 SYSTEM_TOKENS = (320, 197, 512)
 """Lengths of the recorded workload's three system prompts; it names them by number only. Recovered
@@ -522,3 +522,26 @@ def _step_mismatches(file: Path, history: sessions.History, names: list[str]) ->
 
 def _bucket(n: int) -> int:
     return 1 << max(int(n) - 1, 0).bit_length()
+
+
+BODIES = (
+    Body(
+        "vllm-scenarios",
+        "block-manager scenarios of vLLM 0.33.0: state and outcome after each event",
+        "golden/vllm_scenarios.jsonl",
+        check_scenarios,
+    ),
+    Body(
+        "vllm-replay",
+        "public traces replayed through vLLM's block pool: hits and evictions of each request, the "
+        "final queue; needs the traces",
+        "golden/vllm_replay.jsonl",
+        check_replay,
+    ),
+    Body(
+        "vllm-scheduler",
+        "runs of vLLM's synchronous scheduler, each step's batch (those on a public trace need it)",
+        "golden/vllm_sched.jsonl",
+        check_scheduler,
+    ),
+)

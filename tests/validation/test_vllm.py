@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from jaxmem.core.errors import InputError
+from jaxmem.serving.designs import run_designs
+from jaxmem.serving.scheduler import Config
 from jaxmem.validation import vllm
 
 DATA = Path(str(resources.files("jaxmem.validation"))) / "data"
@@ -15,6 +17,11 @@ DATA = Path(str(resources.files("jaxmem.validation"))) / "data"
 
 def cases(name):
     with gzip.open(DATA / name, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def replays(reference):
+    with (reference / "golden" / "vllm_replay.jsonl").open() as lines:
         return [json.loads(line) for line in lines]
 
 
@@ -59,7 +66,7 @@ def test_everything_recorded(reference):
 
 
 def test_a_replay(reference, tmp_path):
-    rows = [c for c in cases("vllm_replay.jsonl.gz") if c["requests"] == 200][:2]
+    rows = [c for c in replays(reference) if c["requests"] == 200][:2]
     (tmp_path / "golden").mkdir()
     (tmp_path / "traces").symlink_to(reference / "traces")
     path = write(tmp_path / "golden" / "vllm_replay.jsonl", rows)
@@ -68,12 +75,36 @@ def test_a_replay(reference, tmp_path):
     assert [c.is_exact for c in vllm.check_replay(write(path, rows))] == [False, True]
 
 
-def test_what_cannot_be_checked(tmp_path, monkeypatch):
+def test_what_cannot_be_checked(reference, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="line 1"):
         list(vllm.check_scenarios(write(tmp_path / "x.jsonl", [3])))
     monkeypatch.delenv("JAXMEM_REFERENCE", raising=False)
     with pytest.raises(InputError, match="JAXMEM_REFERENCE"):
-        list(vllm.check_replay(write(tmp_path / "r.jsonl", cases("vllm_replay.jsonl.gz")[:1])))
+        list(vllm.check_replay(write(tmp_path / "r.jsonl", replays(reference)[:1])))
     row = {**cases("vllm_sched.jsonl.gz")[0], "opts": {"speculation": 1}}
     with pytest.raises(InputError, match="speculation"):
         list(vllm.check_scheduler(write(tmp_path / "s.jsonl", [row])))
+
+
+PUBLISHED = {
+    "watermark": ({"watermark": 0.05}, 1345, 0, 9268, 35.44),
+    "no reservation": ({"reserves_full": 0}, 1312, 23, 9218, 36.26),
+    "long prefill": ({"long_prefill_tokens": 128}, 1345, 214, 13147, 35.04),
+    "1600 blocks": ({"n_block": 1600}, 947, 0, 3705, 69.43),
+    "8 at once": ({"n_block": 400, "max_running": 8}, 3163, 6, 10481, 29.77),
+}
+"""research/vllm.md, section 2 (c): steps, preemptions, evictions, hit rate of first admissions in
+% of runs of vLLM's scheduler whose steps are not here."""
+
+
+def test_published_totals():
+    case = next(c for c in cases("vllm_sched.jsonl.gz") if c["tag"] == "s32_b800")
+    todo, _ = vllm._scheduler_requests(case, "here", DATA)
+    usual = {"n_block": 800, "max_running": 32, "max_tokens": 2048}
+    configs = [Config.create(**{**usual, **options}) for options, *_ in PUBLISHED.values()]
+    found = run_designs(todo, configs)
+    rates = 100 * found.tally.hit_tokens / found.tally.query_tokens
+    for i, (_, steps, preemptions, evictions, rate) in enumerate(PUBLISHED.values()):
+        assert (found.n_step[i], found.tally.n_preempted[i]) == (steps, preemptions)
+        assert found.n_evicted[i] == evictions
+        assert round(float(rates[i]), 2) == rate
