@@ -92,7 +92,7 @@ def stream_module_j(timing: Timing, device: Any) -> Leaf:
         >>> one = {"mask": 1 << 31, "row": 0, "n": 64}
         >>> row = isa.stream([("WR_BIAS", one), ("MAC_ABK", one), ("RD_MAC", one), ("EOC", {})])
         >>> f"{stream_module_j(timing.run(row, aim), aim) * 1e9:.0f} nJ"
-        '983 nJ'
+        '993 nJ'
     """
     return sum(component_module_j(timing, device).values())
 

@@ -64,6 +64,7 @@ class State(NamedTuple):
     refused: Any  # [class] instruction that has not been let in, or NOTHING
     sync: Any  # [class] SYNC or EOC has left the queue and waits to be called back
     back: Any  # [class] tick of the callback, where it is known
+    n_behind: Any  # [class] reads issued since SYNC or EOC left, which come back after it
     is_write_mode: Any  # [class]
     n_refresh: Any  # [class] refreshes due
     refresh: Any  # () tick of the next
@@ -100,8 +101,8 @@ def run(
         requests=Requests(zero, slots > 0, slots > 0, slots, slots),
         at=jnp.int32(0), decode=jnp.ones((), dtype), is_draining=jnp.zeros((), bool),
         waiting=no, end=jnp.zeros((), dtype), head=zero, left=zero, n_aim=zero,
-        refused=zero + NOTHING, sync=no, back=tick + NEVER, is_write_mode=no, n_refresh=zero,
-        refresh=refresh, arrived=tick,
+        refused=zero + NOTHING, sync=no, back=tick + NEVER, n_behind=zero, is_write_mode=no,
+        n_refresh=zero, refresh=refresh, arrived=tick,
     )  # fmt: skip
 
     def is_running(s: State):
@@ -343,7 +344,8 @@ def _control(s, p, t, rules, after, choice: Choice, back, stagger) -> State:
     c, now = s.channel, s.now
     called = s.waiting & (back == now)
     waiting = s.waiting & ~called
-    callback = jnp.where(called & s.sync, now, c.callback)
+    callback = jnp.maximum(c.callback, now + s.n_behind)
+    callback = jnp.where(called & s.sync, callback, c.callback)
     c = c._replace(callback=callback)
     on = choice.at == now
     pseudo = on & choice.pseudo
@@ -409,6 +411,7 @@ def _control(s, p, t, rules, after, choice: Choice, back, stagger) -> State:
         left=left,
         n_aim=s.n_aim - pops,
         sync=(s.sync & ~called) | pseudo,
+        n_behind=jnp.where(pseudo, 0, s.n_behind + (reads & s.sync & ~called)),
         back=back,
         is_write_mode=jnp.where(looked, choice.write_mode, s.is_write_mode),
         n_refresh=s.n_refresh - (is_final & choice.is_refresh),

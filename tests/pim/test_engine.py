@@ -84,6 +84,20 @@ def test_equals_the_plain_twin():
         differential(seed, 18)
 
 
+def test_a_read_behind_a_sync_holds_the_next_back():
+    """The simulator's SYNC leaves before an active read is issued; EOC then waits for its data."""
+    bank = {"mask": 1 << 31, "bank": 15}
+    work = [
+        {"op": "MAC_SBK", **bank, "row": 7156, "opsize": 40},
+        {"op": "RD_SBK", "mask": 1 << 31, "bank": 5, "row": 11916},
+        {"op": "RD_SBK", **bank, "row": 1145},
+        {"op": "SYNC"},
+        {"op": "EOC"},
+    ]
+    assert twin.run(work)[0] == 268
+    assert run_cycles(work, "simulator") == 268
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("first", range(1000, 11000, 1000))
 def test_equals_the_plain_twin_at_length(first):
