@@ -9,7 +9,8 @@ from typing import Any
 
 from jaxmem.core import relax
 from jaxmem.core.design import Leaf
-from jaxmem.pim.layout import Shape, zone_rows
+from jaxmem.pim.expected import zone_rows
+from jaxmem.pim.granule import Shape
 
 
 def n_granule(design: Any, s: Shape, n_layer: Leaf, batch: Leaf) -> Leaf:

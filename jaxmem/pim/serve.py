@@ -12,6 +12,7 @@ from jaxmem.core.design import Leaf
 from jaxmem.core.metrics import LIMITS, mask
 from jaxmem.core.program import pointwise
 from jaxmem.core.solve import Constraint, largest_batch
+from jaxmem.devices.dram import row_bursts
 from jaxmem.llm import Parallel, kind_of, weight_bytes
 from jaxmem.pim import energy, layout, occupancy, timing
 from jaxmem.pim.design import Design, PimMetrics
@@ -136,35 +137,9 @@ def _parts(design, second, host):
     return {**second, "host": host_s, "overlap": -overlapped}
 
 
-def _layers(design):
-    """Shape of the layer kind that has the most layers with a KV cache, and all such layers."""
-    table = design.llm
-    n_layer = sum(
-        table.n_layer[..., kind] * jnp.sign(table.kv_bytes_token[..., kind])
-        for kind in range(table.n_layer.shape[-1])
-    )
-    return layout.shape(design, _kv_kind(table)), n_layer
-
-
-def _kv_kind(table):
-    """The first layer kind with a KV cache: heads and head size are a model's, not a layer's."""
-    chosen = kind_of(table, 0)
-    for kind in range(1, table.n_layer.shape[-1]):
-        candidate = kind_of(table, kind)
-        is_better = (chosen.kv_bytes_token <= 0) & (candidate.kv_bytes_token > 0)
-        chosen = _choose(is_better, candidate, chosen)
-    return chosen
-
-
-def _choose(predicate, x, y):
-    import jax
-
-    return jax.tree.map(lambda a, b: jnp.where(predicate, a, b), x, y)
-
-
 def _needs(point, batch):
     design, workload = point
-    s, _ = _layers(design)
+    s, _ = layout.layers(design)
     return occupancy.granules_needed(design, s, batch, context_tokens(workload))
 
 
@@ -175,7 +150,7 @@ def _has(point):
 def _spare(point, batch):
     """Granules needed less those that there are beside the Commit Zone: must not exceed 0."""
     design, _ = point
-    s, n_layer = _layers(design)
+    s, n_layer = layout.layers(design)
     return _needs(point, batch) - occupancy.n_granule(design, s, n_layer, batch)
 
 
@@ -194,12 +169,15 @@ def _is_unmodelled(point, batch):
 def _is_unlaid(point, batch):
     """Infinite where the granules cannot be formed: MLA, blocks of a wrong size, C too large."""
     design = point[0]
-    device, layer = design.device, _kv_kind(design.llm)
+    device, layer = design.device, layout.kv_kind(design.llm)
     element_burst = device.burst_bytes / layer.kv_element_bytes
     quantum = jnp.maximum(device.n_bank, element_burst)
     is_bad = (layer.is_mla > 0) | (layer.kv_bytes_token <= 0)
     is_bad |= design.block_tokens % quantum != 0
     is_bad |= design.ch_per_head > device.n_channel
+    s = layout.shape(design, layer)
+    is_bad |= s.key_groups > s.key_groups_row * s.value_rows
+    is_bad |= s.value_bursts > row_bursts(device)
     return _broken(is_bad, batch)
 
 
@@ -242,7 +220,7 @@ def _metrics(design, workload, batch, feasible, limit) -> PimMetrics:
         "host": core_w * parts["host"] + host.weight_bytes * gpu.hbm_j_per_byte,
     }
     energy_j = sum(joule.values())
-    s, n_layer = _layers(design)
+    s, n_layer = layout.layers(design)
     n_block = relax.floor(context_tokens(workload) / design.block_tokens)
     metrics = PimMetrics(
         latency_s=total_s,

@@ -1,0 +1,134 @@
+"""The load of a decode step on one channel, in closed form: what a placement takes on average.
+
+Counts of PATTON's commands under its own orders (research/patton.md section 5). All channels of a
+head do the same, so one channel's load is the head's. How long the Value runs are is a field; the
+load of a given placement is `layout.load`'s business.
+"""
+
+from typing import Any
+
+from jaxmem.core import balance, relax
+from jaxmem.core.design import Leaf
+from jaxmem.devices.dram import row_bursts
+from jaxmem.pim.granule import Shape
+from jaxmem.pim.isa import Load, add, scale
+from jaxmem.pim.policy import V_WRITE
+
+
+def run_blocks(design: Any, s: Shape, n_block: Leaf) -> Leaf:
+    """Consecutive Value blocks that one MAC sequence covers.
+
+    `expected_run_blocks` where it is known, else one owned granule; never longer than a row, the
+    request or the policy's cap.
+    """
+    row_blocks = relax.floor(row_bursts(design.device) / s.value_bursts) * s.n_interleave
+    is_known = design.expected_run_blocks == design.expected_run_blocks
+    known = relax.where(is_known, design.expected_run_blocks, 1.0)
+    longest = relax.minimum(row_blocks, design.policy.run_max_blocks)
+    granule = relax.where(design.policy.shares_rowset > 0, design.policy.own_blocks, row_blocks)
+    # At ties the row is what limits: a longer block leaves it room for fewer.
+    unmerged = relax.where(longest <= granule, longest, granule)
+    cap = relax.where(design.policy.merges_adjacent > 0, longest, unmerged)
+    run = relax.where(is_known, relax.where(cap <= known, cap, known), unmerged)
+    return relax.at_least(relax.minimum(run, n_block), 1.0)
+
+
+def query_key(design: Any, s: Shape, n_token: Leaf) -> Load:
+    """Load of QK for one request and all query heads of one KV head.
+
+    For each query head: the query is duplicated in the global buffer at the offsets of the Key
+    blocks of a row, and every 16 tokens take one WRBIAS, g MACAB, RDMAC. Rows change where a row
+    fills and where a run of owned granules ends.
+    """
+    n_block = relax.ceil(n_token / design.block_tokens)
+    n_step = relax.ceil(n_block / s.ch_per_head) * s.key_groups
+    run = run_blocks(design, s, relax.at_least(n_block, 1.0))
+    run_steps = relax.ceil(run / s.ch_per_head) * s.key_groups
+    n_row = n_block / run * relax.ceil(run_steps / s.key_groups_row)
+    one = Load(
+        n_gb=s.key_bursts * relax.minimum(n_step, s.key_groups_row),
+        n_step=n_step,
+        n_burst=n_step * s.key_bursts,
+        n_miss=relax.minimum(n_row, n_step),
+    )
+    return scale(one, s.n_query)
+
+
+def score_value(design: Any, s: Shape, n_token: Leaf) -> Load:
+    """Load of SV for one request and all query heads of one KV head.
+
+    Each run loads its scores and takes r steps. The partial block runs slot by slot in the Commit
+    Zone, or as the last column of a run without one.
+    """
+    has_zone = design.policy.v_write == V_WRITE["commit_zone"]
+    n_all = relax.ceil(n_token / design.block_tokens)
+    n_full = relax.floor(n_token / design.block_tokens)
+    n_block = relax.where(has_zone, n_full, n_all)
+    run = run_blocks(design, s, relax.at_least(n_block, 1.0))
+    n_run = n_block / run
+    n_column = n_block / s.n_interleave * s.value_bursts
+    full = Load(
+        n_gb=n_column,
+        n_step=n_run * s.value_rows,
+        n_burst=n_column * s.value_rows,
+        n_miss=n_run * s.value_rows,
+    )
+    width = s.value_rows * s.value_bursts
+    staged = Load(n_gb=width, n_step=s.value_rows, n_burst=width, n_miss=1.0 + 0.0 * width)
+    n_staged = relax.where(has_zone, n_all - n_full, 0.0)
+    return scale(add(full, scale(staged, n_staged)), s.n_query)
+
+
+def zone_rows(design: Any, s: Shape, batch: Leaf) -> Leaf:
+    """Commit Zone rows that `batch` partial blocks take; existing rows fill first."""
+    has_zone = design.policy.v_write == V_WRITE["commit_zone"]
+    return relax.where(has_zone, relax.ceil(batch / s.slots_row), 0.0)
+
+
+def key_write(design: Any, s: Shape, batch: Leaf) -> Load:
+    """Load of writing one token's Key for every request: g bursts into one bank each.
+
+    Requests fall on channels and banks at random; the fullest bank serialises its row changes.
+    """
+    device = design.device
+    n_place = s.ch_per_head * device.n_bank
+    fullest = balance.expected_max(batch / n_place, n_place)
+    in_channel = relax.maximum(batch / s.ch_per_head, relax.minimum(batch, 1.0))
+    return Load(n_write=in_channel * s.key_bursts, n_write_row=fullest)
+
+
+def value_write(design: Any, s: Shape, batch: Leaf) -> Load:
+    """Load of writing one token's Value for every request, all-bank bursts of one channel.
+
+    Direct: r rows a request. Commit Zone: r bursts a request into the rows it shares with others.
+    """
+    n_write = batch * s.value_rows / s.n_interleave
+    zone = zone_rows(design, s, batch)
+    has_zone = design.policy.v_write == V_WRITE["commit_zone"]
+    return Load(n_write=n_write, n_write_row=relax.where(has_zone, zone, n_write))
+
+
+def commit(design: Any, s: Shape, batch: Leaf) -> Load:
+    """Expected load of a decode step's commits: one block in T tokens of every request.
+
+    The filled slot is read burst by burst and written to its r destination rows.
+    """
+    has_zone = design.policy.v_write == V_WRITE["commit_zone"]
+    n_commit = relax.where(has_zone, batch / design.block_tokens / s.n_interleave, 0.0)
+    width = s.value_rows * s.value_bursts
+    one = Load(n_copy=width, n_write_row=s.value_rows, n_miss=1.0 + 0.0 * width)
+    return scale(one, n_commit)
+
+
+def prefill_write(design: Any, s: Shape, n_token: Leaf) -> tuple[Load, Load]:
+    """Loads of writing a prompt's Keys and Values, one request: bursts to single banks."""
+    device = design.device
+    n_block = relax.ceil(n_token / design.block_tokens)
+    n_group = relax.ceil(n_block / s.ch_per_head) * s.key_groups
+    key = Load(
+        n_write=n_group * s.key_bursts * device.n_bank,
+        n_write_row=relax.ceil(n_group / s.key_groups_row),
+    )
+    n_column = n_block / s.n_interleave * s.value_bursts
+    value = Load(n_write=s.value_rows * n_column * device.n_bank, n_write_row=s.value_rows)
+    return key, value
