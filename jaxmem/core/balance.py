@@ -60,7 +60,7 @@ def expected_max(mean: Leaf, n_unit: Leaf) -> Float[Array, "..."]:
         82
     """
     n = relax.at_least(n_unit, 1.0)
-    z = ndtri((n - 0.375) / (n + 0.25))
+    z = relax.once(ndtri((n - 0.375) / (n + 0.25)))
     root = relax.sqrt(mean)
     tail = relax.divide(z - z * z * z, 72 * root)
     spread = mean + root * z + (z * z - 1) / 6 + tail
@@ -103,7 +103,7 @@ def expected_excess(mean: Leaf) -> Float[Array, "..."]:
     positive = jnp.where(jnp.greater(mean, 0), mean, 1.0)
     whole = jnp.floor(positive)
     log_term = (whole + 1) * jnp.log(positive) - positive - gammaln(whole + 1)
-    return jnp.where(jnp.greater(mean, 0), jnp.exp(log_term), 0.0)
+    return relax.once(jnp.where(jnp.greater(mean, 0), jnp.exp(log_term), 0.0))
 
 
 def sampled_max(key, mean: Leaf, n_unit: Leaf, *, n_term: int = 512) -> Float[Array, ""]:

@@ -45,7 +45,10 @@ class Axis(NamedTuple):
 
 
 def pointwise[F: Callable](model: F) -> F:
-    """Let `model(design, workload)` take concrete numbers exactly and tracers as they are."""
+    """Let `model(design, workload)` take concrete numbers exactly and tracers as they are.
+
+    The model must broadcast: leaves [lane] (and [lane, kind]) in, leaves [lane] out.
+    """
 
     @functools.wraps(model)
     def evaluate(*args):
@@ -53,6 +56,7 @@ def pointwise[F: Callable](model: F) -> F:
             return model(*args)
         return jax.tree.map(lambda x: x[0], Program(model, args).run(0, 1))
 
+    _BROADCASTS.add(model)
     return cast(F, evaluate)
 
 
@@ -122,6 +126,10 @@ def _chosen(axis: Axis, held: dict, first: int, n_lane: int) -> list:
     return columns
 
 
+_BROADCASTS: set[Callable] = set()
+"""Models that take lanes as they are: `vmap` would give the same at twice the time to trace."""
+
+
 def unwrapped(model: Callable) -> Callable:
     """The model below `pointwise`."""
     return getattr(model, "__wrapped__", model)
@@ -144,13 +152,15 @@ def _program(model, treedef):
     serves every space: constants would be folded, and what does not vary rounded otherwise.
     """
 
-    def lane(*xs):
-        leaves = [jnp.stack(x) if isinstance(x, list) else x for x in xs]
+    def whole(*xs):
+        leaves = [jnp.stack(x, axis=-1) if isinstance(x, list) else x for x in xs]
         return model(*jax.tree.unflatten(treedef, leaves))
 
     def tile(lanes):
         TRACES[model.__module__] = TRACES.get(model.__module__, 0) + 1
-        return jax.vmap(lane)(*lanes)
+        n_lane = len(jax.tree.leaves(lanes)[0])
+        found = whole(*lanes) if model in _BROADCASTS else jax.vmap(whole)(*lanes)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (n_lane, *jnp.shape(x)[1:])), found)
 
     return jax.jit(tile)
 

@@ -173,7 +173,8 @@ def _is_unlaid(point, batch):
     element_burst = device.burst_bytes / layer.kv_element_bytes
     quantum = jnp.maximum(device.n_bank, element_burst)
     is_bad = (layer.is_mla > 0) | (layer.kv_bytes_token <= 0)
-    is_bad |= design.block_tokens % quantum != 0
+    # A remainder would be computed lane by lane, a hundred times as slow.
+    is_bad |= design.block_tokens != quantum * jnp.floor(design.block_tokens / quantum)
     is_bad |= design.ch_per_head > device.n_channel
     s = layout.shape(design, layer)
     is_bad |= s.key_groups > s.key_groups_row * s.value_rows
