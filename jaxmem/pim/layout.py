@@ -5,6 +5,7 @@ the blocks of a batch lie (`placement`), the commands of a step (`commands`), th
 and the closed forms for a placement that is not known block by block (`expected`).
 """
 
+from jaxmem.pim.commands import DECODE, STEPS, program, stream
 from jaxmem.pim.expected import (
     commit,
     key_write,
@@ -17,21 +18,30 @@ from jaxmem.pim.expected import (
 )
 from jaxmem.pim.granule import Shape, kv_kind, layers, shape
 from jaxmem.pim.isa import Load, add, scale
+from jaxmem.pim.loads import load
+from jaxmem.pim.placement import Placement, contiguous
 
 __all__ = [
+    "DECODE",
+    "STEPS",
     "Load",
+    "Placement",
     "Shape",
     "add",
     "commit",
+    "contiguous",
     "key_write",
     "kv_kind",
     "layers",
+    "load",
     "prefill_write",
+    "program",
     "query_key",
     "run_blocks",
     "scale",
     "score_value",
     "shape",
+    "stream",
     "value_write",
     "zone_rows",
 ]

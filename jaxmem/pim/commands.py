@@ -1,0 +1,483 @@
+"""The commands of a step on a placement: writes, commits, QK and SV, burst by burst.
+
+One layer, all its heads: heads of a round do the same at once, each in its own channel group. The
+steps are those of research/patton.md sections 1 and 6.3. A MAC run breaks where the column is not
+the next one, or where the head elements or the row change, under any order of placement. What an
+instruction reads or writes is in the stream too: `write_tag` is its first column, `register` the
+number of its operand.
+
+Left to the device, because the public instruction set does not say: under `channel_all_bank` one
+instruction carries each channel's own data (as if registers were per channel); a Commit Zone write
+masks all but one element of a burst.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxmem.pim import address, isa
+from jaxmem.pim.address import CHANNEL, COLUMN, ROW, Map
+from jaxmem.pim.granule import layers
+from jaxmem.pim.isa import Stream
+from jaxmem.pim.occupancy import granule_blocks
+from jaxmem.pim.placement import Placement
+from jaxmem.pim.policy import V_WRITE, WRITE_ISSUE
+
+STEPS = ("prefill", "k_write", "v_write", "commit", "qk", "sv")
+DECODE = STEPS[1:]
+QUERY, SCORE, KEY, VALUE, COPY = "query", "score", "key", "value", "copy"
+
+
+class Operand(NamedTuple):
+    """What an instruction reads or writes besides the banks.
+
+    Attributes:
+        kind: query or score (global buffer), score or value (accumulators), key, value or copy.
+        request: of the placement.
+        query: query head of the KV head, or -1.
+        turn: round of heads; channel group G serves head turn * n_group + G.
+        piece: what, by channel of the group. Query: bursts of the query, one a column. Score, to
+            the buffer: bursts of the scores; from the accumulators: (block, group of tokens).
+            Value, from the accumulators: its subblock; to a bank: (subblock, first token, past
+            the last), of the sequence. Key: (token, burst). Copy: (subblock, burst, bank).
+    """
+
+    kind: str
+    request: int
+    query: int
+    turn: int
+    piece: Mapping[int, Any]
+
+
+class Program(NamedTuple):
+    """A stream and its operands."""
+
+    stream: Stream
+    operands: list[Operand]
+
+
+class Run(NamedTuple):
+    """Value blocks in consecutive columns of the same rows, class by class of channels."""
+
+    row_set: int
+    row: int  # digit of the row that is left to blocks
+    column: int  # the same of the column: where the run begins
+    blocks: dict[int, list[int]]  # by class of channels, in the order of columns
+
+
+def stream(
+    design: Any, placement: Placement, step: str | Iterable[str] = DECODE, layer: int = 0
+) -> Stream:
+    """Commands of one or several steps, ending in EOC.
+
+    Args:
+        design: a concrete `pim.Design`.
+        placement: concrete.
+        step: of `STEPS`; by default those of a decode step, in order.
+        layer: layer, of those with a KV cache.
+
+    Source: research/patton.md sections 1, 5 and 6.3.
+
+    Example:
+        >>> import jaxmem as jm
+        >>> from jaxmem.pim import layout
+        >>> d = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b")
+        >>> s = layout.stream(d, layout.contiguous(d, [2048]), "sv")
+        >>> int(isa.load(s, d.device).n_step[0])  # 2 sets x 2 rows x 4 query heads
+        16
+    """
+    return program(design, placement, step, layer).stream
+
+
+def program(
+    design: Any, placement: Placement, step: str | Iterable[str] = DECODE, layer: int = 0
+) -> Program:
+    """`stream`, with what its instructions read and write."""
+    writer = Writer(design, placement, layer)
+    for name in (step,) if isinstance(step, str) else step:
+        getattr(writer, name)()
+    return Program(isa.stream([*writer.instructions, ("EOC", {})]), writer.operands)
+
+
+class Writer:
+    """Instructions of one layer, as they are issued."""
+
+    def __init__(self, design: Any, placement: Placement, layer: int):
+        self.m: Map = address.concrete(design)
+        self.p = {name: np.asarray(v) for name, v in vars(placement).items()}
+        self.layer, self.issue = layer, int(design.policy.write_issue)
+        shape, _ = layers(design)
+        self.n_query = round(float(shape.n_query))
+        self.piece_bursts = int(design.policy.gb_piece_bursts)
+        self.granule = int(granule_blocks(design, shape))
+        self.merges = int(design.policy.merges_adjacent) > 0
+        interleave = int(self.m.block_extent[CHANNEL])
+        self.run_columns = max(int(min(design.policy.run_max_blocks, 2**30)) // interleave, 1)
+        self.has_zone = int(design.policy.v_write) == V_WRITE["commit_zone"]
+        self.instructions: list[tuple[str, dict[str, int]]] = []
+        self.operands: list[Operand] = []
+
+    # What is where ------------------------------------------------------------------------------
+
+    @property
+    def requests(self) -> Iterator[int]:
+        return (int(i) for i in np.flatnonzero(self.p["n_token"] > 0))
+
+    def keys(self, request: int, blocks: Iterable[int]) -> dict[tuple[int, int], dict[int, int]]:
+        """Block by channel, by first row and burst, in their order."""
+        found: dict[tuple[int, int], dict[int, int]] = {}
+        for b in blocks:
+            row_set, index = self.p["row_set"][request, b], self.p["index"][request, b]
+            channel, row, burst = (int(x) for x in address.key_block(self.m, row_set, index))
+            found.setdefault((row, burst), {})[channel] = b
+        return dict(sorted(found.items()))
+
+    def values(self, request: int, blocks: Iterable[int]) -> list[Run]:
+        """Maximal runs of blocks; those of several classes from one column on are one."""
+        m, at = self.m, {}
+        for b in blocks:
+            row_set, index = self.p["row_set"][request, b], self.p["index"][request, b]
+            digit = [int(index // m.block_stride[d] % m.block_extent[d]) for d in range(3)]
+            place = (digit[CHANNEL], int(row_set), digit[ROW], digit[COLUMN])
+            at[place] = (b, int(index) // self.granule)
+        runs: dict[tuple[int, ...], dict[int, list[int]]] = {}
+        last: tuple[tuple[int, ...], int] = ((), -1)
+        start: tuple[int, ...] = ()
+        for place, (b, granule) in sorted(at.items()):
+            kind, *where, column = place
+            is_next = last[0] == (kind, *where, column - 1) and int(m.taken[COLUMN]) == 1
+            is_next = is_next and (self.merges or last[1] == granule)
+            if not is_next or len(runs[start][kind]) == self.run_columns:
+                start = (*where, column)
+            runs.setdefault(start, {}).setdefault(kind, []).append(b)
+            last = (place, granule)
+        return [Run(*start, by_class) for start, by_class in sorted(runs.items())]
+
+    def cells(self, kind: int) -> dict[tuple[int, int], dict[int, int]]:
+        """Subblock by channel of a class, by row and column of a Value block."""
+        m, found = self.m, {}
+        for q in range(int(m.n_subblock)):
+            part = [int(q // m.subblock_stride[d] % m.taken[d]) for d in range(3)]
+            channel = part[CHANNEL] + int(m.taken[CHANNEL]) * kind
+            found.setdefault((part[ROW], part[COLUMN]), {})[channel] = q
+        return dict(sorted(found.items()))
+
+    def slot(self, row: int, slot: int) -> dict[tuple[int, int], dict[int, int]]:
+        """Subblock by channel, by row and first burst of a Commit Zone slot."""
+        found: dict[tuple[int, int], dict[int, int]] = {}
+        for q in range(int(self.m.n_subblock)):
+            channel, at, burst = (int(x) for x in address.zone_subblock(self.m, row, slot, q))
+            found.setdefault((at, burst), {})[channel] = q
+        return found
+
+    def place(self, request: int, block: int) -> dict[tuple[int, int], dict[int, int]]:
+        """The same of a block in its row set."""
+        found: dict[tuple[int, int], dict[int, int]] = {}
+        row_set, index = self.p["row_set"][request, block], self.p["index"][request, block]
+        for q in range(int(self.m.n_subblock)):
+            at = address.value_subblock(self.m, row_set, index, q)
+            channel, row, burst = (int(x) for x in at)
+            found.setdefault((row, burst), {})[channel] = q
+        return dict(sorted(found.items()))
+
+    # Issue --------------------------------------------------------------------------------------
+
+    def groups(self, turn: int) -> range:
+        """Channel groups at work in a round."""
+        m = self.m
+        return range(min(int(m.n_group), int(m.n_kv) - turn * int(m.n_group)))
+
+    def mask(self, channels: Iterable[int], groups: Iterable[int]) -> int:
+        c = int(self.m.ch_per_head)
+        chosen = list(channels)
+        return sum(1 << (31 - (g * c + channel)) for g in groups for channel in chosen)
+
+    def emit(self, name: str, mask: int, turn: int, row: int = -1, **given: int) -> None:
+        first = self.layer * int(self.m.rows_layer) + turn * int(self.m.rows_round)
+        self.instructions.append((name, {"mask": mask, "row": first + row, **given}))
+
+    def operand(self, kind: str, request: int, query: int, turn: int, piece: Any) -> int:
+        self.operands.append(Operand(kind, request, query, turn, piece))
+        return len(self.operands) - 1
+
+    def masks(self, channels: Iterable[int], turn: int) -> list[int]:
+        """One mask where an instruction carries each channel's data, else one a channel."""
+        chosen = list(channels)
+        if self.issue == WRITE_ISSUE["channel_all_bank"]:
+            return [self.mask(chosen, self.groups(turn))]
+        return [self.mask([channel], [g]) for g in self.groups(turn) for channel in chosen]
+
+    def single(self, name: str, number: int, turn: int, row: int, bank: int, column: int) -> None:
+        """A single-bank read or write of an operand's channels."""
+        for mask in self.masks(self.operands[number].piece, turn):
+            self.emit(name, mask, turn, row, bank=bank, gpr=number, tag=column)
+
+    def buffer(self, kind: str, request: int, query: int, turn: int, parts: Any) -> None:
+        """WRGB of (channels, first column, bursts), every head its own, in pieces."""
+        size = self.piece_bursts
+        for channels, column, bursts in parts:
+            for start in range(0, len(bursts), size):
+                piece = list(bursts[start : start + size])
+                of = dict.fromkeys(channels, piece)
+                number = self.operand(kind, request, query, turn, of)
+                for g in self.groups(turn):
+                    mask = self.mask(channels, [g])
+                    self.emit("WR_GB", mask, turn, n=len(piece), gpr=number, tag=column + start)
+
+    # Attention ----------------------------------------------------------------------------------
+
+    def n_block(self, request: int) -> int:
+        return -(-int(self.p["n_token"][request]) // int(self.m.block_tokens))
+
+    def qk(self) -> None:
+        """Scores: the query at the offsets of its Key blocks, then a step a group of tokens."""
+        m = self.m
+        g, unit = int(m.key_bursts), int(m.key_unit_groups)
+        for turn in range(int(m.n_round)):
+            for request in self.requests:
+                at = self.keys(request, range(self.n_block(request)))
+                channels = sorted({c for of in at.values() for c in of})
+                columns = sorted({b + i for _, b in at for i in range(unit * g)})
+                parts = [
+                    (channels, part[0], [column % g for column in part])
+                    for part in _consecutive(columns)
+                ]
+                for query in range(self.n_query):
+                    self.buffer(QUERY, request, query, turn, parts)
+                    for (row, burst), block in at.items():
+                        mask = self.mask(block, self.groups(turn))
+                        for group in range(int(m.key_groups)):
+                            piece = {c: (b, group) for c, b in block.items()}
+                            number = self.operand(SCORE, request, query, turn, piece)
+                            down, right = divmod(group, unit)
+                            self.emit("WR_BIAS", mask, turn)
+                            self.emit("MAC_ABK", mask, turn, row + down, n=g, tag=burst + right * g)
+                            self.emit("RD_MAC", mask, turn, gpr=number)
+
+    def sv(self) -> None:
+        """Outputs: every run's scores, then a step a row; a partial block in its slot."""
+        size = int(self.m.block_tokens)
+        for turn in range(int(self.m.n_round)):
+            for request in self.requests:
+                row, slot = (int(self.p[k][request]) for k in ("zone_row", "zone_slot"))
+                n_token = int(self.p["n_token"][request])
+                n_block = n_token // size if row >= 0 else self.n_block(request)
+                runs = self.values(request, range(n_block))
+                for query in range(self.n_query):
+                    for run in runs:
+                        self.run(request, query, turn, run)
+                    if row >= 0:
+                        self.staged(request, query, turn, row, slot)
+
+    def run(self, request: int, query: int, turn: int, run: Run) -> None:
+        m = self.m
+        v, wide = int(m.value_bursts), int(m.taken[COLUMN])
+        first = wide * run.column * v
+        cells = {kind: self.cells(kind) for kind in run.blocks}
+        parts = []
+        for kind, blocks in run.blocks.items():
+            channels = sorted({c for of in cells[kind].values() for c in of})
+            bursts = [b * v + i for b in blocks for _ in range(wide) for i in range(v)]
+            parts.append((channels, first, bursts))
+        self.buffer(SCORE, request, query, turn, parts)
+        base = (2 * run.row_set + 1) * int(m.value_rows) + int(m.taken[ROW]) * run.row
+        groups = self.groups(turn)
+        for row, column in cells[next(iter(cells))]:
+            of = {kind: cells[kind][row, column] for kind in cells}
+            piece = {c: q for here in of.values() for c, q in here.items()}
+            mask = self.mask(piece, groups)
+            self.emit("WR_BIAS", mask, turn)
+            done = 0
+            for length in sorted({len(blocks) for blocks in run.blocks.values()}):
+                still = [c for k, b in run.blocks.items() if len(b) >= length for c in of[k]]
+                self.emit(
+                    "MAC_ABK", self.mask(still, groups), turn, base + row,
+                    n=(length - done) * v, tag=first + (column + done) * v,
+                )  # fmt: skip
+                done = length
+            number = self.operand(VALUE, request, query, turn, piece)
+            self.emit("RD_MAC", mask, turn, gpr=number)
+
+    def staged(self, request: int, query: int, turn: int, row: int, slot: int) -> None:
+        v = int(self.m.value_bursts)
+        cells = self.slot(row, slot)
+        block = int(self.p["n_token"][request]) // int(self.m.block_tokens)
+        channels = sorted({c for of in cells.values() for c in of})
+        bursts = [block * v + i for _ in range(int(self.m.value_rows)) for i in range(v)]
+        parts = [(channels, min(burst for _, burst in cells), bursts)]
+        self.buffer(SCORE, request, query, turn, parts)
+        for (at, burst), piece in cells.items():
+            mask = self.mask(piece, self.groups(turn))
+            number = self.operand(VALUE, request, query, turn, piece)
+            self.emit("WR_BIAS", mask, turn)
+            self.emit("MAC_ABK", mask, turn, at, n=v, tag=burst)
+            self.emit("RD_MAC", mask, turn, gpr=number)
+
+    # Writes -------------------------------------------------------------------------------------
+
+    def written(self, request: int) -> tuple[int, int]:
+        """First token that the step writes, and past the last."""
+        last = int(self.p["n_token"][request])
+        return last - int(self.p["n_write"][request]), last
+
+    def k_write(self) -> None:
+        """Decode: one token's Key, bursts side by side in one bank of one channel."""
+        m = self.m
+        for turn in range(int(m.n_round)):
+            for request in self.requests:
+                if int(self.p["n_write"][request]) == 1:
+                    token = self.written(request)[0]
+                    self.key(request, turn, [token // int(m.block_tokens)], token, token + 1)
+
+    def key(self, request: int, turn: int, blocks: Iterable[int], first: int, past: int) -> None:
+        m = self.m
+        size, n_bank, unit = int(m.block_tokens), int(m.n_bank), int(m.key_unit_groups)
+        g = int(m.key_bursts)
+        for (row, burst), block in self.keys(request, blocks).items():
+            for token in range(size):
+                of = {c: b * size + token for c, b in block.items()}
+                of = {c: t for c, t in of.items() if first <= t < past}
+                if not of:
+                    continue
+                group, bank = divmod(token, n_bank)
+                down, right = divmod(group, unit)
+                for i in range(g):
+                    piece = {c: (t, i) for c, t in of.items()}
+                    number = self.operand(KEY, request, -1, turn, piece)
+                    self.single("WR_SBK", number, turn, row + down, bank, burst + right * g + i)
+
+    def v_write(self) -> None:
+        """Decode: one token's Value, in the order of Commit Zone rows."""
+        m, p = self.m, self.p
+        size = int(m.block_tokens)
+        found = []
+        for request in self.requests:
+            if int(p["n_write"][request]) == 1:
+                token = self.written(request)[0]
+                row, slot = self.stage(request)
+                cells = self.slot(row, slot) if row >= 0 else self.place(request, token // size)
+                rank = (row, slot) if row >= 0 else (2**30, request)
+                found.append((rank, request, token, row >= 0, cells))
+        for turn in range(int(m.n_round)):
+            for _, request, token, is_zone, cells in sorted(found, key=lambda x: x[0]):
+                for (row, burst), q in cells.items():
+                    piece = {c: (i, token, token + 1) for c, i in q.items()}
+                    number = self.operand(VALUE, request, -1, turn, piece)
+                    column = burst + token % size // int(m.burst_elements)
+                    self.element(number, turn, row, column, is_zone)
+
+    def stage(self, request: int) -> tuple[int, int]:
+        """Commit Zone row and slot that a decoded token goes to."""
+        which = "commit" if self.p["commit_row"][request] >= 0 else "zone"
+        return int(self.p[which + "_row"][request]), int(self.p[which + "_slot"][request])
+
+    def element(self, number: int, turn: int, row: int, column: int, is_zone: bool) -> None:
+        """One element a bank, with the commands that the policy issues."""
+        issue, piece = self.issue, self.operands[number].piece
+        given = {"gpr": number, "tag": column}
+        if has_single_banks(issue, is_zone):
+            for bank in range(int(self.m.n_bank)):
+                for mask in self.masks(piece, turn):
+                    self.tick()
+                    self.emit("WR_SBK", mask, turn, row, bank=bank, **given)
+            return
+        name = "WR_ABK" if issue == WRITE_ISSUE["stock_all_bank"] else "WR_ABK_MASK"
+        for mask in self.masks(piece, turn):
+            self.tick()
+            self.emit(name, mask, turn, row, **given)
+
+    def tick(self) -> None:
+        if self.issue == WRITE_ISSUE["mixed_decoder_gpr"]:
+            self.instructions.append(("W_GPR", {}))
+
+    def commit(self) -> None:
+        """Filled slots to their blocks' own places: read bank by bank, then written."""
+        m, p = self.m, self.p
+        n_bank, v = int(m.n_bank), int(m.value_bursts)
+        for turn in range(int(m.n_round)):
+            for request in self.requests:
+                row, slot = int(p["commit_row"][request]), int(p["commit_slot"][request])
+                if row < 0:
+                    continue
+                block = self.written(request)[0] // int(m.block_tokens)
+                cells = self.place(request, block)
+                for name, at in (("RD_SBK", self.slot(row, slot)), ("WR_SBK", cells)):
+                    for (to, burst), q in at.items():
+                        for i in range(v):
+                            for bank in range(n_bank):
+                                piece = {c: (x, i, bank) for c, x in q.items()}
+                                number = self.operand(COPY, request, -1, turn, piece)
+                                self.single(name, number, turn, to, bank, burst + i)
+                    if name == "RD_SBK":
+                        self.instructions.append(("SYNC", {}))
+
+    def prefill(self) -> None:
+        """Several tokens of a request at once: whole bursts, bank by bank."""
+        m, p = self.m, self.p
+        size = int(m.block_tokens)
+        for turn in range(int(m.n_round)):
+            for request in self.requests:
+                if int(p["n_write"][request]) <= 1:
+                    continue
+                first, past = self.written(request)
+                blocks = range(first // size, -(-past // size))
+                self.key(request, turn, blocks, first, past)
+                staged = {}
+                if p["commit_row"][request] >= 0:
+                    staged[blocks[0]] = (p["commit_row"][request], p["commit_slot"][request])
+                if p["zone_row"][request] >= 0:
+                    staged[past // size] = (p["zone_row"][request], p["zone_slot"][request])
+                for run in self.values(request, [b for b in blocks if b not in staged]):
+                    self.fill(request, turn, run, first, past)
+                for block, (row, slot) in staged.items():
+                    for (at, burst), q in self.slot(int(row), int(slot)).items():
+                        self.bursts(request, turn, at, burst, {c: (block, i) for c, i in q.items()})
+
+    def fill(self, request: int, turn: int, run: Run, first: int, past: int) -> None:
+        """A run of Value blocks, row by row."""
+        m = self.m
+        v, wide = int(m.value_bursts), int(m.taken[COLUMN])
+        base = (2 * run.row_set + 1) * int(m.value_rows) + int(m.taken[ROW]) * run.row
+        cells = {kind: self.cells(kind) for kind in run.blocks}
+        longest = max(len(blocks) for blocks in run.blocks.values())
+        for row, column in cells[next(iter(cells))]:
+            for i in range(longest):
+                here = [k for k, blocks in run.blocks.items() if i < len(blocks)]
+                piece = {
+                    c: (run.blocks[k][i], q) for k in here for c, q in cells[k][row, column].items()
+                }
+                burst = (wide * (run.column + i) + column) * v
+                self.bursts(request, turn, base + row, burst, piece)
+
+    def bursts(self, request: int, turn: int, row: int, burst: int, piece: Any) -> None:
+        """The written bursts of one subblock of (block, subblock) by channel, in every bank."""
+        m = self.m
+        size, lanes = int(m.block_tokens), int(m.burst_elements)
+        first, past = self.written(request)
+        for i in range(int(m.value_bursts)):
+            of = {}
+            for c, (block, q) in piece.items():
+                low = block * size + i * lanes
+                low, high = max(low, first), min(low + lanes, past)
+                if low < high:
+                    of[c] = (q, low, high)
+            for bank in range(int(m.n_bank)) if of else ():
+                number = self.operand(VALUE, request, -1, turn, of)
+                self.single("WR_SBK", number, turn, row, bank, burst + i)
+
+
+def has_single_banks(issue: Any, is_zone: Any) -> Any:
+    """Whether a decoded token's Value is written bank by bank (research/patton.md 6.3)."""
+    mixed = (issue == WRITE_ISSUE["mixed_decoder"]) | (issue == WRITE_ISSUE["mixed_decoder_gpr"])
+    return (issue == WRITE_ISSUE["stock_single_bank"]) | (mixed & (is_zone == 0))
+
+
+def _consecutive(columns: list[int]) -> list[list[int]]:
+    """Columns in runs of consecutive ones."""
+    runs: list[list[int]] = []
+    for column in columns:
+        if not runs or runs[-1][-1] != column - 1:
+            runs.append([])
+        runs[-1].append(column)
+    return runs
