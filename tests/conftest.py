@@ -14,6 +14,11 @@ from jaxtyping import install_import_hook
 hook = install_import_hook("jaxmem", "shape_checker.check")
 hook.__enter__()
 
+from jaxmem.core import program
+
+# Most tests ask for few points; test_bits.py runs tiles of the real size.
+program.N_LANE = 256
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Programs compiled once serve every worker, and the next run.
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))

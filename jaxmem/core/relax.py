@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxmem.core.design import Leaf
 
@@ -109,18 +110,23 @@ def divide(x: Leaf, y: Leaf, default: Leaf = 0.0):
     return jnp.where(is_zero, default, x / jnp.where(is_zero, 1, y))
 
 
-@jax.custom_jvp
 def once(values):
     """`values`, computed once: XLA would otherwise compute them again in each of their uses.
 
-    Gradient: that of `values`.
+    Gradient: that of `values`. Concrete values pass as they are.
     """
+    is_traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(values))
+    return _barrier(values) if is_traced else values
+
+
+@jax.custom_jvp
+def _barrier(values):
     return jax.lax.optimization_barrier(values)
 
 
-@once.defjvp
+@_barrier.defjvp
 def _(primals, tangents):
-    return once(*primals), tangents[0]
+    return _barrier(*primals), tangents[0]
 
 
 def total(terms: Iterable[Any]) -> Any:

@@ -156,8 +156,7 @@ def shard(table: LayerTable, parallel: Parallel) -> LayerTable:
         >>> float(kv_bytes_token(rank))  # 8 KV heads on 16 ranks: one each
         40960.0
     """
-    tp = jnp.asarray(parallel.tp)[..., None]
-    ep = jnp.asarray(parallel.ep)[..., None]
+    tp, ep = _beside_kinds(parallel.tp), _beside_kinds(parallel.ep)
     n_kv = relax.ceil(table.n_kv / tp)
     kept = relax.where(table.is_mla > 0, 1.0, n_kv / table.n_kv)
     return dataclasses.replace(
@@ -176,6 +175,11 @@ def shard(table: LayerTable, parallel: Parallel) -> LayerTable:
         head_weight_bytes=table.head_weight_bytes / parallel.tp,
         head_flops_token=table.head_flops_token / parallel.tp,
     )
+
+
+def _beside_kinds(degree: Leaf) -> Leaf:
+    """A degree [lane] beside columns [lane, kind]; one for all lanes as it is."""
+    return jnp.asarray(degree)[..., None] if jnp.ndim(degree) else degree
 
 
 def pad(table: LayerTable, n_kind: int) -> LayerTable:
