@@ -18,9 +18,8 @@ import numpy as np
 
 from jaxmem.pim import address, isa
 from jaxmem.pim.address import CHANNEL, COLUMN, ROW, Map
-from jaxmem.pim.granule import layers
+from jaxmem.pim.granule import granule_blocks, layers
 from jaxmem.pim.isa import Stream
-from jaxmem.pim.occupancy import granule_blocks
 from jaxmem.pim.placement import Placement
 from jaxmem.pim.policy import V_WRITE, WRITE_ISSUE
 

@@ -77,6 +77,12 @@ def shape(design: Any, layer: Any) -> Shape:
     )
 
 
+def granule_blocks(design: Any, s: Shape) -> Leaf:
+    """Blocks of the granule that a request owns: at most a row set, and all of it if unshared."""
+    owned = relax.minimum(design.policy.own_blocks, s.blocks_set)
+    return relax.where(design.policy.shares_rowset > 0, owned, s.blocks_set)
+
+
 def layers(design: Any) -> tuple[Shape, Leaf]:
     """Shape of the layer kind that holds the KV cache, and how many layers hold one."""
     table = design.llm

@@ -16,9 +16,8 @@ from jax import lax
 from jaxmem.pim import address, isa
 from jaxmem.pim.address import CHANNEL, COLUMN, ROW, Map
 from jaxmem.pim.commands import DECODE, has_single_banks
-from jaxmem.pim.granule import layers
+from jaxmem.pim.granule import granule_blocks, layers
 from jaxmem.pim.isa import Load
-from jaxmem.pim.occupancy import granule_blocks
 from jaxmem.pim.placement import Placement
 from jaxmem.pim.policy import WRITE_ISSUE
 

@@ -2,7 +2,7 @@
 
 Layers share the rows of every bank evenly; a row set of r Key rows and r Value rows holds a fixed
 number of blocks, which Order-2 granules divide (research/patton.md section 2, Capacity). The
-allocator itself, as an array state machine, comes beside it.
+allocator itself, which knows every block, is `pool`'s; its names are here too.
 """
 
 from typing import Any
@@ -10,7 +10,22 @@ from typing import Any
 from jaxmem.core import relax
 from jaxmem.core.design import Leaf
 from jaxmem.pim.expected import zone_rows
-from jaxmem.pim.granule import Shape
+from jaxmem.pim.granule import Shape, granule_blocks
+from jaxmem.pim.pool import Bounds, Events, Pool, bounds, create, snapshot, step
+
+__all__ = [
+    "Bounds",
+    "Events",
+    "Pool",
+    "bounds",
+    "capacity_tokens",
+    "create",
+    "granule_blocks",
+    "granules_needed",
+    "n_granule",
+    "snapshot",
+    "step",
+]
 
 
 def n_granule(design: Any, s: Shape, n_layer: Leaf, batch: Leaf) -> Leaf:
@@ -19,12 +34,6 @@ def n_granule(design: Any, s: Shape, n_layer: Leaf, batch: Leaf) -> Leaf:
     rows = relax.floor(rows / s.n_round) - zone_rows(design, s, batch)
     n_set = relax.at_least(relax.floor(rows / (2 * s.value_rows)), 0.0)
     return n_set * relax.floor(s.blocks_set / granule_blocks(design, s))
-
-
-def granule_blocks(design: Any, s: Shape) -> Leaf:
-    """Blocks of the granule that a request owns: at most a row set, and all of it if unshared."""
-    owned = relax.minimum(design.policy.own_blocks, s.blocks_set)
-    return relax.where(design.policy.shares_rowset > 0, owned, s.blocks_set)
 
 
 def capacity_tokens(design: Any, s: Shape, n_layer: Leaf, batch: Leaf) -> Leaf:

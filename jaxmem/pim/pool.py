@@ -1,0 +1,589 @@
+"""PATTON's allocator: granules, Commit Zone slots and cached blocks, as an array machine.
+
+One `step` takes a scheduler step's events of all requests. Key and Value are allocated in pairs, so
+one place stands for an O1K and an O1V; every layer and head does the same, so one stands for all.
+A request owns Order-2 granules and fills its open one from the front; the next is beside it if it
+can be (the next, else the one before), else in the lowest row set with two free ones, else in the
+lowest with one. A partial Value block has a slot in the fullest Commit Zone row with room and its
+place is reserved; with no slot left the zone grows by a row, which costs the last row set once it
+reaches it, and shrinks again. Full blocks nobody uses stay cached and are evicted least recently
+used first; a granule returns when its last block leaves. What fails changes nothing.
+
+All state is one int32 array. The writes of a turn are applied at the start of the next, before
+anything is read: only so does it stay in place (research/perf.md, section B). Rules: PATTON 4.2 to
+4.5, research/patton.md section 2. For many pools at once use `jax.lax.map`.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxmem.core.design import Leaf, leaf, record
+from jaxmem.pim import address
+from jaxmem.pim.address import Map
+from jaxmem.pim.granule import granule_blocks, layers
+from jaxmem.pim.placement import Placement
+from jaxmem.pim.policy import V_WRITE
+from jaxmem.serving.memory import Words, commit
+
+NONE = -1
+CLOSED = -2
+"""Owner of a granule that holds blocks and that no running request fills."""
+PLACE, REF, PREV, NEXT, FILLED = range(5)  # words of a block
+OWNER, USED, RESIDENT, PINNED = range(4)  # words of a granule; pinned: blocks in use, and if open
+N_TOKEN, N_BLOCK, OPEN, SLOT = range(4)  # words of a request
+STAYS, FINISHES, TERMINATES = range(3)
+"""What a request does at the start of a step: go on; leave its blocks cached; leave nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What the arrays hold; static.
+
+    Attributes:
+        max_block: logical block ids.
+        max_place: blocks that fit all row sets.
+        max_granule: granules of all row sets.
+        max_request: requests.
+        max_held: blocks of one request.
+        max_slot: Commit Zone slots.
+    """
+
+    max_block: int
+    max_place: int
+    max_granule: int
+    max_request: int
+    max_held: int
+    max_slot: int
+
+    @property
+    def granule(self) -> int:
+        return 5 * (self.max_block + 1)
+
+    @property
+    def table(self) -> int:
+        return self.granule + 4 * self.max_granule
+
+    @property
+    def request(self) -> int:
+        return self.table + self.max_place
+
+    @property
+    def held(self) -> int:
+        return self.request + 4 * self.max_request
+
+    @property
+    def slot(self) -> int:
+        return self.held + self.max_request * self.max_held
+
+    @property
+    def trash(self) -> int:
+        return self.slot + self.max_slot
+
+
+class Pool(NamedTuple):
+    """A layer's KV memory in a jitted program."""
+
+    memory: Any  # [word] int32
+    n_pinned: Any  # granules that cannot be evicted
+    n_zone: Any  # Commit Zone rows
+    time: Any  # steps so far, from 1
+
+
+@record
+class Events:
+    """What happens in one scheduler step, by request; -1 for no block.
+
+    A request leaves first, if it does; then it may begin (`share`, where it holds nothing) and
+    write. Blocks to share are full, of an earlier step; new ones are ids that hold nothing.
+    """
+
+    leave: Leaf = leaf("STAYS, FINISHES or TERMINATES")  # [request] int32
+    share: Leaf = leaf("blocks of a cached prefix, in order")  # [request, held] int32
+    block: Leaf = leaf("ids for the blocks that the tokens begin, in order")  # [request, new]
+    n_token: Leaf = leaf("tokens written, 0 for none", unit="tokens")  # [request] int32
+
+
+class Sizes(NamedTuple):
+    """What a design fixes."""
+
+    map: Map
+    own: Any  # blocks of a granule
+    per_set: Any  # granules of a row set
+    has_zone: Any
+    carries: Any
+    caches: Any
+
+
+def sizes(design: Any) -> Sizes:
+    """Sizes of a design's pool; traced."""
+    m, (shape, _) = address.map_of(design), layers(design)
+    own = jnp.asarray(granule_blocks(design, shape), jnp.int32)
+    policy = design.policy
+    return Sizes(
+        map=m,
+        own=own,
+        per_set=m.set_blocks // own,
+        has_zone=jnp.asarray(policy.v_write) == V_WRITE["commit_zone"],
+        carries=jnp.asarray(policy.carries) > 0,
+        caches=jnp.asarray(policy.has_prefix_cache) > 0,
+    )
+
+
+def bounds(design: Any, *, max_request: int, max_held: int, max_block: int = 0) -> Bounds:
+    """Bounds that a concrete design fits; by default an id for every place and request's tail."""
+    s = jax.tree.map(np.asarray, jax.jit(sizes)(design))
+    n_set = int(address.n_set(s.map, 0))
+    n_place = n_set * int(s.map.set_blocks)
+    return Bounds(
+        max_block=max_block or n_place + max_request,
+        max_place=max(n_place, 1),
+        max_granule=max(n_set * int(s.per_set), 1),
+        max_request=max_request,
+        max_held=max_held,
+        max_slot=-(-2 * max_request // int(s.map.row_slots)) * int(s.map.row_slots),
+    )
+
+
+def create(b: Bounds) -> Pool:
+    """An empty pool."""
+    block = np.full((b.max_block + 1, 5), NONE, np.int32)
+    block[:, REF] = block[:, FILLED] = 0
+    block[-1, [PREV, NEXT]] = b.max_block
+    granule = np.tile(np.array([NONE, 0, 0, 0], np.int32), b.max_granule)
+    request = np.tile(np.array([0, 0, NONE, NONE], np.int32), b.max_request)
+    rest = np.full(b.max_request * b.max_held + b.max_slot + 2, NONE, np.int32)
+    table = np.full(b.max_place, NONE, np.int32)
+    memory = np.concatenate([block.ravel(), granule, table, request, rest])
+    zero = jnp.int32(0)
+    return Pool(jnp.asarray(memory), zero, zero, zero)
+
+
+class Turn(Words):
+    """Reads of a pool's memory, and the writes that a turn leaves pending."""
+
+    def __init__(self, b: Bounds, s: Sizes, memory: Any):
+        super().__init__(memory, b.trash)
+        self.b, self.s = b, s
+
+    def block(self, block: Any, field: int) -> Any:
+        return self.word(5 * block + field)
+
+    def put(self, block: Any, field: int, value: Any, where: Any = True) -> None:
+        self.write(5 * block + field, value, where=where)
+
+    def granule(self, granule: Any, field: int) -> Any:
+        return self.word(self.b.granule + 4 * granule + field)
+
+    def put_granule(self, granule: Any, field: int, value: Any, where: Any = True) -> None:
+        self.write(self.b.granule + 4 * granule + field, value, where=where)
+
+    def request(self, request: Any, field: int) -> Any:
+        return self.word(self.b.request + 4 * request + field)
+
+    def put_request(self, request: Any, field: int, value: Any, where: Any = True) -> None:
+        self.write(self.b.request + 4 * request + field, value, where=where)
+
+    def held(self, request: Any, k: Any) -> Any:
+        return self.word(self.b.held + request * self.b.max_held + k)
+
+    def of(self, place: Any) -> Any:
+        """The granule of a place."""
+        m = self.s.map
+        return place // m.set_blocks * self.s.per_set + place % m.set_blocks // self.s.own
+
+    def unlink(self, block: Any, where: Any) -> None:
+        """Out of the list of unused blocks; the block remembers where it was."""
+        before, after = self.block(block, PREV), self.block(block, NEXT)
+        self.put(before, NEXT, after, where)
+        self.put(after, PREV, before, where)
+
+
+def _loop(b: Bounds, s: Sizes, memory: Any, carry: Any, goes_on: Any, act: Any) -> Any:
+    """Turns while `goes_on(carry)`: `act(turn, carry)` reads, and leaves writes pending."""
+    carry = jax.tree.map(lambda v: jnp.asarray(v, jnp.int32), carry)
+
+    def turn(memory: Any, carry: Any) -> Any:
+        now = Turn(b, s, memory)
+        carry = jax.tree.map(lambda v: jnp.asarray(v, jnp.int32), act(now, carry))
+        return now.pending, carry
+
+    shape, _ = jax.eval_shape(turn, memory, carry)
+    nothing = [(jnp.int32(b.trash), jnp.zeros(v.shape, v.dtype)) for _, v in shape]
+
+    def body(state: Any) -> Any:
+        memory, pending, carry = state
+        memory = commit(memory, pending)
+        pending, carry = turn(memory, carry)
+        return memory, pending, carry
+
+    memory, pending, carry = lax.while_loop(
+        lambda state: goes_on(state[-1]), body, (memory, nothing, carry)
+    )
+    return commit(memory, pending), carry
+
+
+def _once(b: Bounds, s: Sizes, memory: Any, is_so: Any, act: Any) -> Any:
+    """`act(turn)` where `is_so`, else nothing."""
+
+    def one(turn: Turn, carry: Any) -> Any:
+        act(turn)
+        return (1,)
+
+    memory, _ = _loop(b, s, memory, (1 - jnp.asarray(is_so, jnp.int32),), lambda c: c[0] == 0, one)
+    return memory
+
+
+def _drop(turn: Turn, block: Any, where: Any, *, gives_back: bool) -> None:
+    """A block leaves its place; its granule returns with the last, unless a request fills it.
+
+    `gives_back`: a last place that was given is given again. The caller counts pins.
+    """
+    place = turn.block(block, PLACE)
+    g = turn.of(jnp.maximum(place, 0))
+    resident, used, owner = (turn.granule(g, f) for f in (RESIDENT, USED, OWNER))
+    is_empty = (resident == 1) & (owner == CLOSED)
+    is_last = place % turn.s.map.set_blocks % turn.s.own == used - 1
+    less = jnp.where(is_last, used - 1, used) if gives_back else used
+    turn.put(block, PLACE, NONE, where)
+    turn.put(block, FILLED, 0, where)
+    turn.write(turn.b.table + place, NONE, where=where)
+    turn.put_granule(g, RESIDENT, resident - 1, where)
+    turn.put_granule(g, USED, jnp.where(is_empty, 0, less), where)
+    turn.put_granule(g, OWNER, NONE, where & is_empty)
+
+
+def _leave(b: Bounds, s: Sizes, pool: Pool, request: Any, how: Any) -> Pool:
+    """A request leaves: its blocks in reverse order, then its open granule and its slot."""
+    start = Turn(b, s, pool.memory)
+    n_token, n_block, open_, slot = (start.request(request, f) for f in range(4))
+    n_block = jnp.where(how == STAYS, 0, n_block)
+    n_full = n_token // s.map.block_tokens
+
+    def release(turn: Turn, carry: Any) -> Any:
+        k, n_pinned = carry
+        block = turn.held(request, k)
+        ref = turn.block(block, REF)
+        is_unused = ref == 1
+        is_kept = is_unused & (how == FINISHES) & s.caches & (k < n_full)
+        g = turn.of(turn.block(block, PLACE))
+        pins = turn.granule(g, PINNED)
+        turn.put(block, REF, ref - 1)
+        turn.put_granule(g, PINNED, pins - 1, is_unused)
+        end = b.max_block
+        last = turn.block(end, PREV)
+        turn.put(block, PREV, last, is_kept)
+        turn.put(block, NEXT, end, is_kept)
+        turn.put(last, NEXT, block, is_kept)
+        turn.put(end, PREV, block, is_kept)
+        _drop(turn, block, is_unused & ~is_kept, gives_back=True)
+        return k - 1, n_pinned - (is_unused & (pins == 1))
+
+    memory, (_, n_pinned) = _loop(
+        b, s, pool.memory, (n_block - 1, pool.n_pinned), lambda c: c[0] >= 0, release
+    )
+
+    def close(turn: Turn) -> None:
+        has_open = open_ >= 0
+        g = jnp.maximum(open_, 0)
+        is_empty = turn.granule(g, RESIDENT) == 0
+        turn.put_granule(g, OWNER, jnp.where(is_empty, NONE, CLOSED), has_open)
+        turn.put_granule(g, USED, 0, has_open & is_empty)
+        turn.put_granule(g, PINNED, turn.granule(g, PINNED) - 1, has_open)
+        turn.write(b.slot + slot, NONE, where=slot >= 0)
+        for field, value in ((N_TOKEN, 0), (N_BLOCK, 0), (OPEN, NONE), (SLOT, NONE)):
+            turn.put_request(request, field, value)
+
+    pins = Turn(b, s, memory).granule(jnp.maximum(open_, 0), PINNED)
+    goes = how != STAYS
+    memory = _once(b, s, memory, goes, close)
+    n_pinned = n_pinned - (goes & (open_ >= 0) & (pins == 1))
+    return pool._replace(memory=memory, n_pinned=n_pinned)
+
+
+def _free_granule(turn: Turn, open_: Any, n_usable: Any) -> Any:
+    """The granule to open next, or NONE."""
+    b, s = turn.b, turn.s
+    owner = turn.memory[b.granule : b.table].reshape(-1, 4)[:, OWNER]
+    g = jnp.arange(b.max_granule, dtype=jnp.int32)
+    free = (owner == NONE) & (g < n_usable)
+
+    def beside(other: Any) -> Any:
+        is_same = (open_ >= 0) & (other >= 0) & (other // s.per_set == open_ // s.per_set)
+        return is_same & free[jnp.clip(other, 0, b.max_granule - 1)] & (other < n_usable)
+
+    total = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(free, dtype=jnp.int32)])
+    first = g // s.per_set * s.per_set
+    in_set = total[jnp.minimum(first + s.per_set, b.max_granule)] - total[first]
+    several = free & (in_set >= 2)
+    lowest = jnp.where(several.any(), jnp.argmax(several), jnp.argmax(free)).astype(jnp.int32)
+    lowest = jnp.where(free.any(), lowest, NONE)
+    found = jnp.where(beside(open_ - 1), open_ - 1, lowest)
+    return jnp.where(beside(open_ + 1), open_ + 1, found)
+
+
+def _free_slot(turn: Turn, n_zone: Any) -> Any:
+    """The lowest free slot of the fullest Commit Zone row that has one, or NONE."""
+    b, s = turn.b, turn.s
+    slot = jnp.arange(b.max_slot, dtype=jnp.int32)
+    per_row = s.map.row_slots
+    free = turn.memory[b.slot : b.trash] == NONE
+    total = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(free, dtype=jnp.int32)])
+    first = slot // per_row * per_row
+    n_free = total[jnp.minimum(first + per_row, b.max_slot)] - total[first]
+    is_one = free & (slot < n_zone * per_row)
+    best = jnp.argmin(jnp.where(is_one, n_free, b.max_slot + 1)).astype(jnp.int32)
+    return jnp.where(is_one.any(), best, NONE)
+
+
+def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any, n_write: Any):
+    """A request begins or goes on, or nothing changes.
+
+    Returns:
+        (pool, ok, slot that its first block leaves).
+    """
+    m, size = s.map, s.map.block_tokens
+    start = Turn(b, s, pool.memory)
+    before, n_held, open_, slot = (start.request(request, f) for f in range(4))
+    n_share = jnp.where((n_write > 0) & (n_held == 0), (share >= 0).sum(), 0)
+    is_misplaced = (n_write > 0) & (n_held > 0) & (share >= 0).any()
+
+    def touch(turn: Turn, carry: Any) -> Any:
+        k, is_bad, n_pinned = carry
+        block = share[k]
+        place, ref, filled = (turn.block(block, f) for f in (PLACE, REF, FILLED))
+        is_so = (place >= 0) & (filled > 0) & (filled < pool.time)
+        g = turn.of(jnp.maximum(place, 0))
+        pins = turn.granule(g, PINNED)
+        turn.unlink(block, is_so & (ref == 0))
+        turn.put(block, REF, ref + 1, is_so)
+        turn.put_granule(g, PINNED, pins + 1, is_so & (ref == 0))
+        turn.write(b.held + request * b.max_held + k, block)
+        more = is_so & (ref == 0) & (pins == 0)
+        return k + is_so, is_bad | ~is_so, n_pinned + more
+
+    memory, (n_touched, is_bad, n_pinned) = _loop(
+        b, s, pool.memory, (0, is_misplaced, pool.n_pinned),
+        lambda c: (c[0] < n_share) & (c[1] == 0), touch,
+    )  # fmt: skip
+    turn = Turn(b, s, memory)
+    # What is there to begin with, and what it takes.
+    tail = jnp.maximum(n_share - 1, 0)
+    carried = turn.of(jnp.maximum(turn.block(jnp.maximum(share[tail], 0), PLACE), 0))
+    can_carry = s.carries & (n_share > 0) & (turn.granule(carried, OWNER) == CLOSED)
+    open_ = jnp.where(can_carry, carried, open_)
+    before = jnp.where(n_held == 0, n_share * size, before)
+    n_held = jnp.where(n_held == 0, n_share, n_held)
+    after = before + n_write
+    n_new = jnp.where(n_write > 0, -(-after // size) - n_held, 0)
+    index = jnp.arange(ids.shape[0])
+    chosen = jnp.clip(ids, 0, b.max_block - 1)
+    is_taken = jax.vmap(lambda i: turn.block(i, PLACE))(chosen) >= 0
+    is_bad |= ((index < n_new) & ((ids < 0) | is_taken)).any() | (n_new > ids.shape[0])
+    is_bad |= n_held + n_new > b.max_held
+    room = jnp.where(open_ >= 0, s.own - turn.granule(jnp.maximum(open_, 0), USED), 0)
+    n_granule = -(-jnp.maximum(n_new - room, 0) // s.own)
+    # A slot for the tail; its row may cost a row set.
+    fills = (slot >= 0) & (after // size > before // size)
+    needs = s.has_zone & (after % size > 0) & ((slot < 0) | fills) & (n_write > 0)
+    found = _free_slot(turn, pool.n_zone)
+    grows = needs & (found < 0)
+    n_zone = pool.n_zone + grows
+    n_set, lost = address.n_set(m, n_zone), address.n_set(m, pool.n_zone) - 1
+    loses = n_set <= lost
+    in_lost = jnp.arange(b.max_granule) // s.per_set == lost
+    pinned = memory[b.granule : b.table].reshape(-1, 4)[:, PINNED] > 0
+    is_bad |= loses & (in_lost & pinned).any()
+    is_bad |= (n_zone * m.row_slots > b.max_slot) | (n_zone > m.rows_round)
+    n_usable = n_set * s.per_set
+    is_bad |= n_granule > n_usable - n_pinned
+    ok = (is_bad == 0) & (n_write > 0)
+
+    # Back as it was: in reverse, so that the list of unused blocks closes as it opened.
+    def undo(turn: Turn, carry: Any) -> Any:
+        (k,) = carry
+        block = share[k]
+        ref, g = turn.block(block, REF) - 1, turn.of(turn.block(block, PLACE))
+        is_unused = ref == 0
+        turn.put(block, REF, ref)
+        turn.put_granule(g, PINNED, turn.granule(g, PINNED) - 1, is_unused)
+        turn.put(turn.block(block, PREV), NEXT, block, is_unused)
+        turn.put(turn.block(block, NEXT), PREV, block, is_unused)
+        return (k - 1,)
+
+    n_undo = jnp.where(ok, 0, n_touched)
+    memory, _ = _loop(b, s, memory, (n_undo - 1,), lambda c: c[0] >= 0, undo)
+    n_pinned = jnp.where(ok, n_pinned, pool.n_pinned)
+
+    def carry_on(turn: Turn) -> None:
+        turn.put_granule(carried, OWNER, request)
+        turn.put_granule(carried, PINNED, turn.granule(carried, PINNED) + 1)
+
+    memory = _once(b, s, memory, ok & can_carry, carry_on)
+
+    # Blocks of the row set that the zone takes.
+    def clear(turn: Turn, carry: Any) -> Any:
+        (k,) = carry
+        block = turn.word(b.table + lost * m.set_blocks + k)
+        is_one = block >= 0
+        turn.unlink(jnp.maximum(block, 0), is_one)
+        _drop(turn, jnp.maximum(block, 0), is_one, gives_back=False)
+        return (k + 1,)
+
+    n_clear = jnp.where(ok & loses, m.set_blocks, 0)
+    memory, _ = _loop(b, s, memory, (0,), lambda c: c[0] < n_clear, clear)
+
+    # New blocks: into the open granule, or open one, or evict for one.
+    def bind(turn: Turn, carry: Any) -> Any:
+        k, open_, n_pinned = carry
+        at = jnp.maximum(open_, 0)
+        used, pins, resident = (turn.granule(at, f) for f in (USED, PINNED, RESIDENT))
+        has_room = (open_ >= 0) & (used < s.own)
+        fresh = _free_granule(turn, open_, n_usable)
+        opens = ~has_room & (fresh >= 0)
+        evicts = ~has_room & ~opens
+        block = ids[k]
+        place = at // s.per_set * m.set_blocks + at % s.per_set * s.own + used
+        is_full = (n_held + k + 1) * size <= after
+        turn.put(block, PLACE, place, has_room)
+        turn.put(block, REF, 1, has_room)
+        turn.put(block, FILLED, jnp.where(is_full, pool.time, 0), has_room)
+        turn.write(b.table + place, block, where=has_room)
+        turn.write(b.held + request * b.max_held + n_held + k, block, where=has_room)
+        turn.put_granule(at, USED, used + 1, has_room)
+        turn.put_granule(at, RESIDENT, resident + 1, has_room)
+        # What was open is full; it is pinned by what of it is in use.
+        closes = opens & (open_ >= 0)
+        is_empty = resident == 0
+        turn.put_granule(at, OWNER, jnp.where(is_empty, NONE, CLOSED), closes)
+        turn.write(
+            b.granule + 4 * at + PINNED, jnp.where(has_room, pins + 1, pins - 1),
+            where=has_room | closes,
+        )  # fmt: skip
+        turn.put_granule(jnp.maximum(fresh, 0), OWNER, request, opens)
+        turn.put_granule(jnp.maximum(fresh, 0), USED, 0, opens)
+        turn.put_granule(jnp.maximum(fresh, 0), PINNED, 1, opens)
+        oldest = turn.block(b.max_block, NEXT)
+        turn.unlink(oldest, evicts)
+        _drop(turn, oldest, evicts, gives_back=False)
+        n_pinned = n_pinned + opens - (closes & (pins == 1))
+        return k + has_room, jnp.where(opens, fresh, open_), n_pinned
+
+    n_bind = jnp.where(ok, n_new, 0)
+    memory, (_, open_, n_pinned) = _loop(
+        b, s, memory, (0, open_, n_pinned), lambda c: c[0] < n_bind, bind
+    )
+    taken = jnp.where(grows, pool.n_zone * m.row_slots, found)
+    stays = jnp.where(fills, NONE, slot)
+
+    def settle(turn: Turn) -> None:
+        tail = before // size
+        is_begun = (before % size > 0) & (after // size > tail)
+        turn.put(turn.held(request, tail), FILLED, pool.time, is_begun)
+        for field, value in ((N_TOKEN, after), (N_BLOCK, n_held + n_new), (OPEN, open_)):
+            turn.put_request(request, field, value)
+        turn.put_request(request, SLOT, jnp.where(needs, taken, stays))
+        turn.write(b.slot + taken, request, where=needs)
+
+    memory = _once(b, s, memory, ok, settle)
+    pool = pool._replace(
+        memory=memory, n_pinned=n_pinned, n_zone=jnp.where(ok, n_zone, pool.n_zone)
+    )
+    return pool, ok | (n_write <= 0), jnp.where(ok & fills, slot, NONE)
+
+
+def step(b: Bounds, pool: Pool, events: Events, design: Any) -> tuple[Pool, Placement, Any]:
+    """One scheduler step's events of all requests.
+
+    Args:
+        b: bounds, static.
+        pool: before.
+        events: of the step; requests act in their order, all who leave first.
+        design: a `pim.Design`, traced.
+
+    Returns:
+        (pool, placement, ok [request]): a request whose event failed has changed nothing and takes
+        no part in the step.
+
+    Gradient: none (whole numbers).
+    Source: PATTON 4.2 to 4.5; research/patton.md section 2.
+    """
+    s = sizes(design)
+    number = jnp.arange(b.max_request, dtype=jnp.int32)
+    pool = pool._replace(time=pool.time + 1)
+    pool, _ = lax.scan(
+        lambda p, x: (_leave(b, s, p, *x), None), pool, (number, jnp.asarray(events.leave))
+    )
+    pool = _shrink(b, s, pool)
+
+    def act(pool: Pool, x: Any) -> Any:
+        pool, ok, leaves = _append(b, s, pool, *x)
+        return pool, (ok, leaves)
+
+    given = (number, *(jnp.asarray(v) for v in (events.share, events.block, events.n_token)))
+    pool, (ok, leaves) = lax.scan(act, pool, given)
+    found = _placement(b, s, pool, jnp.where(ok, events.n_token, 0), leaves)
+    # What was committed leaves its slot after the copy.
+    at = jnp.where(leaves >= 0, b.slot + leaves, b.trash)
+    pool = pool._replace(memory=pool.memory.at[at].set(NONE))
+    return _shrink(b, s, pool), found, ok
+
+
+def _shrink(b: Bounds, s: Sizes, pool: Pool) -> Pool:
+    """Give back the Commit Zone rows beyond the last that is in use."""
+    in_use = pool.memory[b.slot : b.trash] != NONE
+    last = jnp.max(jnp.where(in_use, jnp.arange(b.max_slot, dtype=jnp.int32), -1))
+    return pool._replace(n_zone=jnp.where(last < 0, 0, last // s.map.row_slots + 1))
+
+
+def _placement(b: Bounds, s: Sizes, pool: Pool, n_write: Any, leaves: Any) -> Placement:
+    m = s.map
+    words = pool.memory[b.request : b.held].reshape(-1, 4)
+    held = pool.memory[b.held : b.slot].reshape(b.max_request, b.max_held)
+    runs = n_write > 0
+    is_block = (jnp.arange(b.max_held)[None] < words[:, N_BLOCK, None]) & runs[:, None]
+    place = pool.memory[5 * jnp.maximum(held, 0) + PLACE]
+    slot = jnp.where(runs, words[:, SLOT], NONE)
+
+    def where(condition: Any, value: Any) -> Any:
+        return jnp.where(condition, value, NONE).astype(jnp.int32)
+
+    return Placement(
+        row_set=where(is_block, place // m.set_blocks),
+        index=where(is_block, place % m.set_blocks),
+        zone_row=where(slot >= 0, slot // m.row_slots),
+        zone_slot=where(slot >= 0, slot % m.row_slots),
+        commit_row=where(leaves >= 0, leaves // m.row_slots),
+        commit_slot=where(leaves >= 0, leaves % m.row_slots),
+        n_token=jnp.where(runs, words[:, N_TOKEN], 0),
+        n_write=n_write,
+    )
+
+
+def snapshot(b: Bounds, pool: Pool) -> dict[str, Any]:
+    """A pool's state by name, on the host."""
+    memory = np.asarray(pool.memory)
+    block = memory[: b.granule].reshape(-1, 5)
+    unused, at = [], block[-1, NEXT]
+    while at != b.max_block:
+        unused.append(int(at))
+        at = block[at, NEXT]
+    requests = memory[b.request : b.held].reshape(-1, 4)
+    held = memory[b.held : b.slot].reshape(b.max_request, b.max_held)
+    return {
+        "place": block[:-1, PLACE].tolist(),
+        "ref": block[:-1, REF].tolist(),
+        "is_filled": (block[:-1, FILLED] > 0).tolist(),
+        "unused": unused,
+        "granule": memory[b.granule : b.table].reshape(-1, 4).tolist(),
+        "table": memory[b.table : b.request].tolist(),
+        "request": requests.tolist(),
+        "held": [held[i, :n].tolist() for i, n in enumerate(requests[:, N_BLOCK])],
+        "slot": memory[b.slot : b.trash].tolist(),
+        "n_zone": int(pool.n_zone),
+        "n_pinned": int(pool.n_pinned),
+    }
