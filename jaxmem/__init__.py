@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxmem import devices, hbf, llm, pim
+    from jaxmem import devices, hbf, llm, pim, serving
     from jaxmem.core.errors import InputError, JaxmemError
     from jaxmem.explore import (
         Optimum,
@@ -41,6 +41,7 @@ __all__ = [
     "logspace",
     "optimize",
     "pim",
+    "serving",
     "sweep",
 ]
 
@@ -50,7 +51,7 @@ _HOME = {
     "InputError": "jaxmem.core.errors",
     "JaxmemError": "jaxmem.core.errors",
 }
-_ROOMS = ("devices", "hbf", "llm", "pim")
+_ROOMS = ("devices", "hbf", "llm", "pim", "serving")
 
 
 def __getattr__(name: str) -> Any:

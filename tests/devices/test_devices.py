@@ -212,3 +212,12 @@ def test_stack_of_leaves_is_writable_by_with_value():
     near(node.hbm_bytes(x), 1e12)
     x = with_value(x, "gpu", "h100-sxm")
     near(node.hbm_bytes(x), 80e9)
+
+
+def test_aim_of_other_sizes_is_aim_with_other_channels():
+    whole = catalog.load("aim-gddr6-16gib")
+    for name, gib in (("aim-gddr6-1gib", 1), ("aim-gddr6-8gib", 8)):
+        part = catalog.load(name)
+        near(dram.capacity_bytes(part) / GIB, gib)
+        near(part.n_channel / whole.n_channel, gib / 16)
+        assert vars(part.timing) == vars(whole.timing)

@@ -60,6 +60,18 @@ def scalar_rows(fn, design, space):
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
+def serving_digest() -> str:
+    """Of a run of the scheduler on drawn conversations, every step of it."""
+    from jaxmem.serving import Config, conversations, run
+
+    traffic = conversations.draw("recorded", n_conversation=8, conversations_per_s=0.5, seed=5)
+    todo = conversations.asked(traffic, 16, in_steps=True)
+    history = run(todo, Config.create(n_block=400, max_running=4))
+    leaves = jax.tree.leaves(history)
+    assert history.n_step > 100
+    return digest({f"{i:03}": np.asarray(leaf) for i, leaf in enumerate(leaves)})
+
+
 def main() -> None:
     found = {"n_device": jax.device_count()}
     for name, (fn, design, space) in CASES.items():
@@ -68,6 +80,7 @@ def main() -> None:
             found[f"{name} {chunk}"] = digest({v: ds[v].values.ravel() for v in ds.data_vars})
         if jax.device_count() == 1:
             found[f"{name} scalar"] = digest(scalar_rows(fn, design, space))
+    found["serving"] = serving_digest()
     print(json.dumps(found))
 
 

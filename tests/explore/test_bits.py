@@ -9,6 +9,8 @@ from pathlib import Path
 import jax
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def digests():
@@ -37,3 +39,7 @@ def test_chunks_devices_and_scalar_calls_agree(digests, system):
     one, two = digests
     ways = [one[f"{system} {way}"] for way in (1, 7, 4096, "scalar")]
     assert len({*ways, two[f"{system} 4096"]}) == 1
+
+
+def test_serving_runs_agree(digests):
+    assert len({found["serving"] for found in digests}) == 1

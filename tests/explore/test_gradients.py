@@ -11,6 +11,8 @@ import jaxmem as jm
 from jaxmem.core import design as records
 from jaxmem.core.program import unwrapped
 
+pytestmark = pytest.mark.slow
+
 PIM = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b")
 HBF = jm.hbf.Design.create(device="8xCSI", llm="qwen3-235b-a22b")
 

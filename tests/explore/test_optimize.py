@@ -7,6 +7,8 @@ import pytest
 
 import jaxmem as jm
 
+pytestmark = pytest.mark.slow
+
 PIM = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b")
 HBF = jm.hbf.Design.create(device="8xCSI", llm="qwen3-235b-a22b")
 DECODE = jm.Decode.create(batch=8, context_tokens=1024)

@@ -17,6 +17,8 @@ from jaxmem.core.errors import InputError
 from jaxmem.devices.dram import PimTiming
 from jaxmem.pim import constraints, engine, isa, streams, timing, trace_form
 
+pytestmark = pytest.mark.slow
+
 AIM = jm.devices.load("aim-gddr6-16gib")
 DATA = Path(jm.__file__).parent / "validation" / "data"
 

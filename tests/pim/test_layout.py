@@ -12,6 +12,8 @@ import jaxmem as jm
 from jaxmem.pim import address, isa, layout, timing
 from jaxmem.pim.policy import WRITE_ISSUE
 
+pytestmark = pytest.mark.slow
+
 COUNTS = (
     "n_gb", "n_step", "n_burst", "n_miss", "n_extra_row", "n_write", "n_write_row", "n_copy",
 )  # fmt: skip

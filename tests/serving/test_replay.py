@@ -17,6 +17,8 @@ from jaxmem.serving.traces import read_trace
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 from vllm_pool import Pool
 
+pytestmark = pytest.mark.slow
+
 SIZE = 4
 
 

@@ -16,6 +16,8 @@ from jaxmem.serving.scheduler import Config
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 from vllm_scheduler import Scheduler
 
+pytestmark = pytest.mark.slow
+
 SIZE = 4
 N_BLOCK = 24
 N_REQUEST = 32

@@ -12,6 +12,8 @@ from jaxmem.serving.designs import run_designs
 from jaxmem.serving.scheduler import Config
 from jaxmem.validation import vllm
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(str(resources.files("jaxmem.validation"))) / "data"
 
 
