@@ -5,13 +5,14 @@ request by request; runs of the scheduler, step by step. Compared is every field
 vLLM's own block keys, which depend on how keys are serialised.
 """
 
-import gzip
+import contextlib
 import hashlib
 import json
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import lru_cache, partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -41,35 +42,42 @@ _LAST_APPENDING = (0, 23)
 
 def check_scenarios(path: Path) -> Iterator[Case]:
     """Every scenario of a file: state and outcome after each event."""
-    for _, case in _cases(path):
-        bad = _Scenario(case).mismatches()
+    for where, case in _cases(path, "scenario"):
+        with _whole(where):
+            bad = _Scenario(case).mismatches()
         yield Case(case["name"], "block_manager", not bad, float(bool(bad)))
 
 
 def check_replay(path: Path) -> Iterator[Case]:
     """Every trace replay of a file: hits and evictions of each request, and the final queue."""
-    for where, case in _cases(path):
-        n = case["requests"]
-        cut = block(_trace(case["trace"], where, path).head(n), case["block_size"])
-        is_old = _version(case) < _LAST_APPENDING
-        found = replay(
-            cut,
-            case["num_blocks"],
-            fronts_unkeyed=not is_old,
-            has_output=case["out_mode"] == "full",
-        )
-        got = _replay_fields(found)
-        is_exact = all(got[k] == case[k] for k in got if k in case)
-        hits = got["hit_tokens"]
-        error = abs(hits / case["hit_tokens"] - 1) if case["hit_tokens"] else float(hits != 0)
-        name = f"{case['trace']}-{case['out_mode']}-{n}-{case['num_blocks']}-{case['hash']}"
-        yield Case(f"{name}-{case['vllm']}", case["trace"], is_exact, error)
+    for where, case in _cases(path, "trace_replay"):
+        with _whole(where):
+            yield _replay_case(where, case, path)
+
+
+def _replay_case(where: str, case: dict[str, Any], path: Path) -> Case:
+    n = case["requests"]
+    cut = block(_trace(case["trace"], where, path).head(n), case["block_size"])
+    is_old = _version(case) < _LAST_APPENDING
+    found = replay(
+        cut,
+        case["num_blocks"],
+        fronts_unkeyed=not is_old,
+        has_output=case["out_mode"] == "full",
+    )
+    got = _replay_fields(found)
+    is_exact = all(got[k] == case[k] for k in got if k in case)
+    hits = got["hit_tokens"]
+    error = abs(hits / case["hit_tokens"] - 1) if case["hit_tokens"] else float(hits != 0)
+    name = f"{case['trace']}-{case['out_mode']}-{n}-{case['num_blocks']}-{case['hash']}"
+    return Case(f"{name}-{case['vllm']}", case["trace"], is_exact, error)
 
 
 def check_scheduler(path: Path) -> Iterator[Case]:
     """Every scheduler run of a file: each step's batch, and the totals."""
-    for where, case in _cases(path):
-        bad, n_step = scheduler_mismatches(case, where, path.parent)
+    for where, case in _cases(path, "scheduler_run", "scheduler_mooncake"):
+        with _whole(where):
+            bad, n_step = scheduler_mismatches(case, where, path.parent)
         yield Case(case["tag"], case["kind"], not bad, abs(n_step / case["steps"] - 1))
 
 
@@ -80,21 +88,41 @@ def scheduler_mismatches(case: dict[str, Any], where: str, folder: Path) -> tupl
     history = sessions.run(todo, config)
     totals = _totals(case, history, names)
     bad = [key for key, value in totals.items() if key in case and case[key] != value]
-    steps = folder / case.get("steps_file", "")
-    if steps.is_file():
+    steps = _beside(folder, case["steps_file"]) if case.get("steps_file") else None
+    if steps is not None:
         bad += _step_mismatches(steps, history, names)
     return bad, history.n_step
 
 
-def _cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _cases(path: Path, *kinds: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in read_lines(path):
         where = f"{path} line {number}"
         try:
             case = json.loads(line)
-            case["kind"], case["num_blocks"]
+            is_ours = case["kind"] in kinds
         except (ValueError, KeyError, TypeError):
             raise InputError("line", line[:40], "a recorded case", where=where) from None
+        if not is_ours:
+            raise InputError("kind", case["kind"], " or ".join(kinds), where=where)
         yield where, case
+
+
+@contextlib.contextmanager
+def _whole(where: str) -> Generator[None]:
+    """A field that a recorded case lacks is named."""
+    try:
+        yield
+    except KeyError as error:
+        raise InputError(str(error.args[0]), None, "a field of a case", where=where) from None
+
+
+def _beside(folder: Path, name: str) -> Path | None:
+    """A file that a case refers to: beside it, in the reference folder, or shipped; or gzipped."""
+    folders = [folder, Path(str(resources.files("jaxmem.validation"))) / "data"]
+    if os.environ.get(REFERENCE):
+        folders.insert(1, Path(os.environ[REFERENCE]) / "golden")
+    files = [f / n for f in folders for n in (name, f"{name}.gz")]
+    return next((file for file in files if file.is_file()), None)
 
 
 def _version(case: dict[str, Any]) -> tuple[int, ...]:
@@ -433,8 +461,10 @@ def _scheduler_requests(case, where: str, folder: Path) -> tuple[sessions.Asked,
         arrival = np.round(trace.arrival_s * 1e3).astype(int) // case["ms_per_step"]
         names = [f"q{i}" for i in range(case["first"])]
         return sessions.of_trace(block(trace, case["block_size"]), arrival), names
-    file = folder / "vllm_workload_mt.jsonl"
-    file = file if file.is_file() else file.with_name(f"{file.name}.gz")
+    file = _beside(folder, "vllm_workload_mt.jsonl")
+    if file is None:
+        rule = "the recorded workload beside the cases"
+        raise InputError("workload", "vllm_workload_mt.jsonl", rule, where=where)
     chain = Chain(case["block_size"])
     rows, names, keys, arrival, follower = [], [], [], [], []
     for _, line in read_lines(file):
@@ -487,8 +517,7 @@ def _totals(case, history: sessions.History, names: list[str]) -> dict[str, Any]
 
 
 def _step_mismatches(file: Path, history: sessions.History, names: list[str]) -> list[str]:
-    with gzip.open(file, "rt") as lines:
-        recorded = [json.loads(line) for line in lines if line.strip()]
+    recorded = [json.loads(line) for _, line in read_lines(file)]
     if len(recorded) != history.n_step:
         return [f"{history.n_step} steps"]
     record, batch, bad = history.step, history.step.batch, []

@@ -110,3 +110,12 @@ def test_published_totals():
         assert (found.n_step[i], found.tally.n_preempted[i]) == (steps, preemptions)
         assert found.n_evicted[i] == evictions
         assert round(float(rates[i]), 2) == rate
+
+
+def test_a_case_of_another_body_or_without_a_field_is_named(tmp_path):
+    path = tmp_path / "cases.jsonl"
+    path.write_text('{"kind": "trace_replay"}\n')
+    with pytest.raises(InputError, match=r"cases\.jsonl line 1: kind: expected scheduler_run or"):
+        list(vllm.check_scheduler(path))
+    with pytest.raises(InputError, match=r"cases\.jsonl line 1: requests: expected a field"):
+        list(vllm.check_replay(path))
