@@ -174,9 +174,11 @@ def _query_key(b: Batch, c: Any) -> Load:
     m = b.map
     channel, row, burst, is_block = _keys(b)
     here = is_block & (channel == c)
-    rows = jnp.sort(jnp.where(here, row, _FAR), axis=1)
+    # Sorted once for all channels: nothing in the order depends on c.
+    order = jnp.lexsort((row, channel), axis=1)
+    rows, is_one = (jnp.take_along_axis(x, order, 1) for x in (row, here))
     more = m.key_unit_rows - 1
-    visits = _visits(rows, rows + more, more, rows < _FAR)
+    visits = _visits(rows, rows + more, more, is_one)
     # The buffer is written wherever some channel of the head has a block.
     columns = jnp.sort(jnp.where(is_block, burst, _FAR), axis=1)
     is_new = jnp.concatenate(
@@ -271,11 +273,14 @@ def _runs(b: Batch, cells: Cells, is_one: Any) -> tuple[Visits, Any]:
     line = row_set * m.block_extent[ROW] + digit[ROW]
     # One column more than there are keeps lines apart.
     place = line * (m.block_extent[COLUMN] + 1) + digit[COLUMN]
-    order = jnp.argsort(jnp.where(here, place, _FAR), axis=1)
+    # Sorted once for all channels, class by class, what does not take part last.
+    order = jnp.lexsort((place, digit[CHANNEL], ~is_one), axis=1)
     sort = lambda x: jnp.take_along_axis(x, order, 1)  # noqa: E731
     is_here, at, granule = sort(here), sort(place), sort(index // b.granule)
+    kind = sort(digit[CHANNEL])
     base = (2 * row_set + 1) * m.value_rows + m.taken[ROW] * digit[ROW]
     follows = (at[:, 1:] == at[:, :-1] + 1) & (m.taken[COLUMN] == 1)
+    follows &= kind[:, 1:] == kind[:, :-1]
     follows &= b.merges | (granule[:, 1:] == granule[:, :-1])
     begins = is_here & ~jnp.concatenate([jnp.zeros_like(follows[:, :1]), follows], 1)
     number = jnp.arange(at.shape[1])[None]
@@ -375,6 +380,7 @@ def _prefill(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
         n_value += cells.slot_n * jnp.where(slot.is_one & here, n_burst, 0).sum()
     channel, row, _, _ = _keys(b)
     is_key = is_written & (channel == c)
+    order = jnp.lexsort((row, channel), axis=1)
 
     def of_bank(bank: Any) -> tuple[Any, Any]:
         # Tokens of a block that lie in this bank: one a group, groups low to high.
@@ -382,7 +388,6 @@ def _prefill(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
         here = is_key & (begin < end)
         start = row + begin // m.key_unit_groups
         stop = row + (end - 1) // m.key_unit_groups
-        order = jnp.argsort(jnp.where(here, row, _FAR), axis=1)
         keys = jax.tree.map(
             lambda x: jnp.take_along_axis(x, order, 1), _visits(start, stop, stop - start, here)
         )

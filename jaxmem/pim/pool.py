@@ -170,6 +170,11 @@ class Turn(Words):
         super().__init__(memory, b.trash)
         self.b, self.s = b, s
 
+    def write(self, address: Any, *values: Any, where: Any = True) -> None:
+        """As in `Words`; a word that is written as it was read must not alias the memory, or XLA
+        copies all of it at every event."""
+        super().write(address, *lax.optimization_barrier(values), where=where)
+
     def block(self, block: Any, field: int) -> Any:
         return self.word(5 * block + field)
 
@@ -227,15 +232,20 @@ def _loop(b: Bounds, s: Sizes, memory: Any, carry: Any, goes_on: Any, act: Any) 
     return commit(memory, pending), carry
 
 
-def _once(b: Bounds, s: Sizes, memory: Any, is_so: Any, act: Any) -> Any:
-    """`act(turn)` where `is_so`, else nothing."""
+def _once(b: Bounds, s: Sizes, memory: Any, is_so: Any, act: Any, n: int = 0) -> Any:
+    """`act(turn)` where `is_so`, and the `n` numbers it returns, else zeros.
+
+    Reads too are a turn: outside a loop XLA would copy the memory to read it as it was.
+    """
 
     def one(turn: Turn, carry: Any) -> Any:
-        act(turn)
-        return (1,)
+        found = act(turn)
+        turn.write(b.trash, 0)
+        return (1, *(found or ()))
 
-    memory, _ = _loop(b, s, memory, (1 - jnp.asarray(is_so, jnp.int32),), lambda c: c[0] == 0, one)
-    return memory
+    is_done = 1 - jnp.asarray(is_so, jnp.int32)
+    memory, (_, *found) = _loop(b, s, memory, (is_done, *[0] * n), lambda c: c[0] == 0, one)
+    return memory, found
 
 
 def _drop(turn: Turn, block: Any, where: Any, *, gives_back: bool) -> None:
@@ -259,9 +269,10 @@ def _drop(turn: Turn, block: Any, where: Any, *, gives_back: bool) -> None:
 
 def _leave(b: Bounds, s: Sizes, pool: Pool, request: Any, how: Any) -> Pool:
     """A request leaves: its blocks in reverse order, then its open granule and its slot."""
-    start = Turn(b, s, pool.memory)
-    n_token, n_block, open_, slot = (start.request(request, f) for f in range(4))
-    n_block = jnp.where(how == STAYS, 0, n_block)
+    goes = how != STAYS
+    memory, (n_token, n_block, open_, slot) = _once(
+        b, s, pool.memory, goes, lambda turn: [turn.request(request, f) for f in range(4)], 4
+    )
     n_full = n_token // s.map.block_tokens
 
     def release(turn: Turn, carry: Any) -> Any:
@@ -284,25 +295,24 @@ def _leave(b: Bounds, s: Sizes, pool: Pool, request: Any, how: Any) -> Pool:
         return k - 1, n_pinned - (is_unused & (pins == 1))
 
     memory, (_, n_pinned) = _loop(
-        b, s, pool.memory, (n_block - 1, pool.n_pinned), lambda c: c[0] >= 0, release
+        b, s, memory, (n_block - 1, pool.n_pinned), lambda c: c[0] >= 0, release
     )
 
-    def close(turn: Turn) -> None:
+    def close(turn: Turn) -> tuple[Any]:
         has_open = open_ >= 0
         g = jnp.maximum(open_, 0)
+        pins = turn.granule(g, PINNED)
         is_empty = turn.granule(g, RESIDENT) == 0
         turn.put_granule(g, OWNER, jnp.where(is_empty, NONE, CLOSED), has_open)
         turn.put_granule(g, USED, 0, has_open & is_empty)
-        turn.put_granule(g, PINNED, turn.granule(g, PINNED) - 1, has_open)
+        turn.put_granule(g, PINNED, pins - 1, has_open)
         turn.write(b.slot + slot, NONE, where=slot >= 0)
         for field, value in ((N_TOKEN, 0), (N_BLOCK, 0), (OPEN, NONE), (SLOT, NONE)):
             turn.put_request(request, field, value)
+        return (has_open & (pins == 1),)
 
-    pins = Turn(b, s, memory).granule(jnp.maximum(open_, 0), PINNED)
-    goes = how != STAYS
-    memory = _once(b, s, memory, goes, close)
-    n_pinned = n_pinned - (goes & (open_ >= 0) & (pins == 1))
-    return pool._replace(memory=memory, n_pinned=n_pinned)
+    memory, (unpins,) = _once(b, s, memory, goes, close, 1)
+    return pool._replace(memory=memory, n_pinned=n_pinned - unpins)
 
 
 def _free_granule(turn: Turn, open_: Any, n_usable: Any) -> Any:
@@ -340,6 +350,13 @@ def _free_slot(turn: Turn, n_zone: Any) -> Any:
     return jnp.where(is_one.any(), best, NONE)
 
 
+def _is_pinned(turn: Turn, row_set: Any) -> Any:
+    """Whether a granule of a row set is in use."""
+    b, s = turn.b, turn.s
+    pins = turn.memory[b.granule : b.table].reshape(-1, 4)[:, PINNED]
+    return ((jnp.arange(b.max_granule) // s.per_set == row_set) & (pins > 0)).any()
+
+
 def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any, n_write: Any):
     """A request begins or goes on, or nothing changes.
 
@@ -347,10 +364,14 @@ def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any,
         (pool, ok, slot that its first block leaves).
     """
     m, size = s.map, s.map.block_tokens
-    start = Turn(b, s, pool.memory)
-    before, n_held, open_, slot = (start.request(request, f) for f in range(4))
-    n_share = jnp.where((n_write > 0) & (n_held == 0), (share >= 0).sum(), 0)
-    is_misplaced = (n_write > 0) & (n_held > 0) & (share >= 0).any()
+    writes = n_write > 0
+    memory, (n_token, n_had) = _once(
+        b, s, pool.memory, writes,
+        lambda turn: (turn.request(request, N_TOKEN), turn.request(request, N_BLOCK)), 2,
+    )  # fmt: skip
+    given = (share >= 0).sum()
+    n_share = jnp.where(writes & (n_had == 0), given, 0)
+    is_misplaced = writes & (n_had > 0) & (given > 0)
 
     def touch(turn: Turn, carry: Any) -> Any:
         k, is_bad, n_pinned = carry
@@ -367,41 +388,48 @@ def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any,
         return k + is_so, is_bad | ~is_so, n_pinned + more
 
     memory, (n_touched, is_bad, n_pinned) = _loop(
-        b, s, pool.memory, (0, is_misplaced, pool.n_pinned),
+        b, s, memory, (0, is_misplaced, pool.n_pinned),
         lambda c: (c[0] < n_share) & (c[1] == 0), touch,
     )  # fmt: skip
-    turn = Turn(b, s, memory)
-    # What is there to begin with, and what it takes.
-    tail = jnp.maximum(n_share - 1, 0)
-    carried = turn.of(jnp.maximum(turn.block(jnp.maximum(share[tail], 0), PLACE), 0))
-    can_carry = s.carries & (n_share > 0) & (turn.granule(carried, OWNER) == CLOSED)
-    open_ = jnp.where(can_carry, carried, open_)
-    before = jnp.where(n_held == 0, n_share * size, before)
-    n_held = jnp.where(n_held == 0, n_share, n_held)
+    before = jnp.where(n_had == 0, n_share * size, n_token)
+    n_held = jnp.where(n_had == 0, n_share, n_had)
     after = before + n_write
-    n_new = jnp.where(n_write > 0, -(-after // size) - n_held, 0)
-    index = jnp.arange(ids.shape[0])
-    chosen = jnp.clip(ids, 0, b.max_block - 1)
-    is_taken = jax.vmap(lambda i: turn.block(i, PLACE))(chosen) >= 0
-    is_bad |= ((index < n_new) & ((ids < 0) | is_taken)).any() | (n_new > ids.shape[0])
-    is_bad |= n_held + n_new > b.max_held
-    room = jnp.where(open_ >= 0, s.own - turn.granule(jnp.maximum(open_, 0), USED), 0)
-    n_granule = -(-jnp.maximum(n_new - room, 0) // s.own)
-    # A slot for the tail; its row may cost a row set.
-    fills = (slot >= 0) & (after // size > before // size)
-    needs = s.has_zone & (after % size > 0) & ((slot < 0) | fills) & (n_write > 0)
-    found = _free_slot(turn, pool.n_zone)
-    grows = needs & (found < 0)
-    n_zone = pool.n_zone + grows
+    n_new = jnp.where(writes, -(-after // size) - n_held, 0)
+
+    # What is there to begin with, what it takes, and whether there is room.
+    def plan(turn: Turn) -> tuple[Any, ...]:
+        last = share[jnp.maximum(n_share - 1, 0)]
+        carried = turn.of(jnp.maximum(turn.block(jnp.maximum(last, 0), PLACE), 0))
+        can_carry = s.carries & (n_share > 0) & (turn.granule(carried, OWNER) == CLOSED)
+        open_ = jnp.where(can_carry, carried, turn.request(request, OPEN))
+        index = jnp.arange(ids.shape[0])
+        chosen = jnp.clip(ids, 0, b.max_block - 1)
+        is_taken = jax.vmap(lambda i: turn.block(i, PLACE))(chosen) >= 0
+        bad = (is_bad > 0) | ((index < n_new) & ((ids < 0) | is_taken)).any()
+        bad |= (n_new > ids.shape[0]) | (n_held + n_new > b.max_held)
+        room = jnp.where(open_ >= 0, s.own - turn.granule(jnp.maximum(open_, 0), USED), 0)
+        n_granule = -(-jnp.maximum(n_new - room, 0) // s.own)
+        # A slot for the tail; its row may cost a row set.
+        slot = turn.request(request, SLOT)
+        fills = (slot >= 0) & (after // size > before // size)
+        needs = s.has_zone & (after % size > 0) & ((slot < 0) | fills)
+        found = lax.cond(needs, lambda: _free_slot(turn, pool.n_zone), lambda: jnp.int32(NONE))
+        grows = needs & (found < 0)
+        n_zone = pool.n_zone + grows
+        n_set, lost = address.n_set(m, n_zone), address.n_set(m, pool.n_zone) - 1
+        loses = n_set <= lost
+        bad |= lax.cond(loses, lambda: _is_pinned(turn, lost), lambda: jnp.bool_(False))
+        bad |= (n_zone * m.row_slots > b.max_slot) | (n_zone > m.rows_round)
+        bad |= n_granule > n_set * s.per_set - n_pinned
+        return ~bad, can_carry, carried, open_, slot, fills, needs, found, n_zone
+
+    memory, (ok, can_carry, carried, open_, slot, fills, needs, found, n_zone) = _once(
+        b, s, memory, writes, plan, 9
+    )
+    ok, can_carry, fills, needs = (x > 0 for x in (ok, can_carry, fills, needs))
+    n_zone = jnp.where(writes, n_zone, pool.n_zone)
     n_set, lost = address.n_set(m, n_zone), address.n_set(m, pool.n_zone) - 1
-    loses = n_set <= lost
-    in_lost = jnp.arange(b.max_granule) // s.per_set == lost
-    pinned = memory[b.granule : b.table].reshape(-1, 4)[:, PINNED] > 0
-    is_bad |= loses & (in_lost & pinned).any()
-    is_bad |= (n_zone * m.row_slots > b.max_slot) | (n_zone > m.rows_round)
-    n_usable = n_set * s.per_set
-    is_bad |= n_granule > n_usable - n_pinned
-    ok = (is_bad == 0) & (n_write > 0)
+    loses, n_usable = n_set <= lost, n_set * s.per_set
 
     # Back as it was: in reverse, so that the list of unused blocks closes as it opened.
     def undo(turn: Turn, carry: Any) -> Any:
@@ -423,7 +451,7 @@ def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any,
         turn.put_granule(carried, OWNER, request)
         turn.put_granule(carried, PINNED, turn.granule(carried, PINNED) + 1)
 
-    memory = _once(b, s, memory, ok & can_carry, carry_on)
+    memory, _ = _once(b, s, memory, ok & can_carry, carry_on)
 
     # Blocks of the row set that the zone takes.
     def clear(turn: Turn, carry: Any) -> Any:
@@ -443,7 +471,9 @@ def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any,
         at = jnp.maximum(open_, 0)
         used, pins, resident = (turn.granule(at, f) for f in (USED, PINNED, RESIDENT))
         has_room = (open_ >= 0) & (used < s.own)
-        fresh = _free_granule(turn, open_, n_usable)
+        fresh = lax.cond(
+            has_room, lambda: jnp.int32(NONE), lambda: _free_granule(turn, open_, n_usable)
+        )
         opens = ~has_room & (fresh >= 0)
         evicts = ~has_room & ~opens
         block = ids[k]
@@ -477,7 +507,7 @@ def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any,
     memory, (_, open_, n_pinned) = _loop(
         b, s, memory, (0, open_, n_pinned), lambda c: c[0] < n_bind, bind
     )
-    taken = jnp.where(grows, pool.n_zone * m.row_slots, found)
+    taken = jnp.where(found < 0, pool.n_zone * m.row_slots, found)
     stays = jnp.where(fills, NONE, slot)
 
     def settle(turn: Turn) -> None:
@@ -489,7 +519,7 @@ def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any,
         turn.put_request(request, SLOT, jnp.where(needs, taken, stays))
         turn.write(b.slot + taken, request, where=needs)
 
-    memory = _once(b, s, memory, ok, settle)
+    memory, _ = _once(b, s, memory, ok, settle)
     pool = pool._replace(
         memory=memory, n_pinned=n_pinned, n_zone=jnp.where(ok, n_zone, pool.n_zone)
     )
@@ -518,7 +548,7 @@ def step(b: Bounds, pool: Pool, events: Events, design: Any) -> tuple[Pool, Plac
     pool, _ = lax.scan(
         lambda p, x: (_leave(b, s, p, *x), None), pool, (number, jnp.asarray(events.leave))
     )
-    pool = _shrink(b, s, pool)
+    pool = _shrink(b, s, pool, (jnp.asarray(events.leave) != STAYS).any())
 
     def act(pool: Pool, x: Any) -> Any:
         pool, ok, leaves = _append(b, s, pool, *x)
@@ -527,17 +557,29 @@ def step(b: Bounds, pool: Pool, events: Events, design: Any) -> tuple[Pool, Plac
     given = (number, *(jnp.asarray(v) for v in (events.share, events.block, events.n_token)))
     pool, (ok, leaves) = lax.scan(act, pool, given)
     found = _placement(b, s, pool, jnp.where(ok, events.n_token, 0), leaves)
+
     # What was committed leaves its slot after the copy.
-    at = jnp.where(leaves >= 0, b.slot + leaves, b.trash)
-    pool = pool._replace(memory=pool.memory.at[at].set(NONE))
-    return _shrink(b, s, pool), found, ok
+    def vacate(turn: Turn, carry: Any) -> Any:
+        (k,) = carry
+        turn.write(b.slot + leaves[k], NONE, where=leaves[k] >= 0)
+        return (k + 1,)
+
+    is_one = (leaves >= 0).any()
+    n = jnp.where(is_one, b.max_request, 0)
+    memory, _ = _loop(b, s, pool.memory, (0,), lambda c: c[0] < n, vacate)
+    return _shrink(b, s, pool._replace(memory=memory), is_one), found, ok
 
 
-def _shrink(b: Bounds, s: Sizes, pool: Pool) -> Pool:
+def _shrink(b: Bounds, s: Sizes, pool: Pool, is_so: Any) -> Pool:
     """Give back the Commit Zone rows beyond the last that is in use."""
-    in_use = pool.memory[b.slot : b.trash] != NONE
-    last = jnp.max(jnp.where(in_use, jnp.arange(b.max_slot, dtype=jnp.int32), -1))
-    return pool._replace(n_zone=jnp.where(last < 0, 0, last // s.map.row_slots + 1))
+
+    def last(turn: Turn) -> tuple[Any]:
+        in_use = turn.memory[b.slot : b.trash] != NONE
+        return (jnp.max(jnp.where(in_use, jnp.arange(b.max_slot, dtype=jnp.int32), -1)),)
+
+    memory, (slot,) = _once(b, s, pool.memory, is_so, last, 1)
+    n_zone = jnp.where(slot < 0, 0, slot // s.map.row_slots + 1)
+    return pool._replace(memory=memory, n_zone=jnp.where(is_so, n_zone, pool.n_zone))
 
 
 def _placement(b: Bounds, s: Sizes, pool: Pool, n_write: Any, leaves: Any) -> Placement:
