@@ -18,6 +18,7 @@ COMMANDS = {
     "sweep": "a design space, streamed to disk",
     "optimize": "a search with constraints",
     "replay": "a request trace through the prefix cache",
+    "layout": "where a block of the KV cache lies, as a table or a picture",
     "time": "PIM instruction streams to cycles, counts and energy",
     "validate": "the error against each body of reference data",
     "reproduce": "every published number beside the model's",

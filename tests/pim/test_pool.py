@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxmem as jm
-from jaxmem.pim import address, pool
+from jaxmem.pim import address, isa, layout, pool
 
 
 def _load_module(name, path):
@@ -184,3 +184,20 @@ def test_every_state_of_a_few_blocks():
         return state
 
     assert breadth_first(8, both) == 480
+
+
+def test_what_it_places_runs():
+    """The stream of a step that the allocator placed has the load of that placement."""
+    rng = random.Random(5)
+    d, plain = pair()
+    state, ends = pool.create(BOUNDS), []
+    for _ in range(10):
+        events = random_events(rng, plain, ends)
+        state, placement, _ = step(state, arrays(events), d)
+        plain.step(events)
+    placement = jax.tree.map(np.asarray, placement)
+    for name in layout.STEPS:
+        expected = isa.load(layout.stream(d, placement, name), d.device)
+        found = jax.jit(layout.load, static_argnames="step")(d, placement, name)
+        equal = jax.tree.map(lambda a, b: np.array_equal(a[:4], b), found, expected)
+        assert all(jax.tree.leaves(equal)), name
