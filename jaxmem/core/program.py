@@ -77,22 +77,25 @@ class Program:
         self.base: dict[int, list] = {}
         self.held: list[dict[tuple[int, int], list]] = [{} for _ in axes]
 
-    def run(self, start: int, n_point: int) -> Any:
+    def run(self, start: int, n_point: int, into: Any = None) -> Any:
         """The model's results at `n_point` points from flat number `start` on.
+
+        Args:
+            start: number of the first point.
+            n_point: how many.
+            into: arrays to fill, of the shape of the result; new ones by default.
 
         Returns:
             The model's result with a leading axis [n_point] of NumPy arrays.
         """
         n_lane = N_FEW if n_point <= N_FEW else N_LANE
-        whole: Any = None
         for done in range(0, n_point, n_lane):
-            here = slice(done, min(done + n_lane, n_point))
+            end = min(done + n_lane, n_point)
             tile = self._tile(start + done, n_lane)
-            if whole is None:
-                whole = jax.tree.map(lambda x: np.empty((n_point, *x.shape[1:]), x.dtype), tile)
-            for column, part in zip(jax.tree.leaves(whole), jax.tree.leaves(tile), strict=True):
-                column[here] = part[: here.stop - done]
-        return whole
+            into = blank(tile, n_point) if into is None else into
+            for column, part in zip(jax.tree.leaves(into), jax.tree.leaves(tile), strict=True):
+                column[done:end] = part[: end - done]
+        return into
 
     def _tile(self, first: int, n_lane: int) -> Any:
         with jax.enable_x64(True):
@@ -104,6 +107,11 @@ class Program:
                 for position, column in zip(axis.leaf, columns, strict=True):
                     lanes[position] = column
             return jax.tree.map(np.asarray, self.compiled(lanes))
+
+
+def blank(like: Any, n_point: int) -> Any:
+    """Arrays [n_point], not yet filled, beside the columns of a result."""
+    return jax.tree.map(lambda x: np.empty((n_point, *x.shape[1:]), x.dtype), like)
 
 
 def _chosen(axis: Axis, held: dict, first: int, n_lane: int) -> list:

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxmem.core import design as records
 from jaxmem.core.metrics import LIMITS
-from jaxmem.core.program import N_LANE, Axis, Program, unwrapped
+from jaxmem.core.program import N_LANE, Axis, Program, blank, unwrapped
 from jaxmem.explore import space as spaces
 from jaxmem.explore import store
 
@@ -77,20 +77,21 @@ def sweep(
         starts, chunk_points = target.missing(), target.chunk_points
     else:
         target, starts = None, list(range(0, n_point, chunk_points))
-    rows: dict[str, np.ndarray] = {}
     done = n_point - sum(min(chunk_points, n_point - first) for first in starts)
-    for first, part in evaluated(fn, bound.base, axes, n_point, chunk_points, starts):
-        part = columns(part)
+    whole: Any = None
+    for first, part in evaluated(
+        fn, bound.base, axes, n_point, chunk_points, starts, keeps=target is None
+    ):
         if target is not None:
+            part = columns(part)
             target.write(first, part)
+            done += len(next(iter(part.values())))
         else:
-            for name, column in part.items():
-                whole = rows.setdefault(name, np.empty(n_point, column.dtype))
-                whole[first : first + len(column)] = column
-        done += len(next(iter(part.values())))
+            whole = part
+            done = min(first + chunk_points, n_point)
         if progress:
             progress(done, n_point)
-    return store.read(target.path) if target is not None else _dataset(rows, layout)
+    return store.read(target.path) if target is not None else _dataset(columns(whole), layout)
 
 
 def evaluated(
@@ -100,18 +101,33 @@ def evaluated(
     n_point: int,
     chunk_points: int,
     starts: Sequence[int],
+    *,
+    keeps: bool = False,
 ) -> Iterator[tuple[int, Any]]:
-    """Chunks of results in order, each with the number of its first point."""
+    """Chunks of results in order, each with the number of its first point.
+
+    With `keeps`, the results of all points so far instead: chunks fill one array a metric, where
+    they are computed, for new memory costs as much as the points in it.
+    """
     n_worker = min(2, os.cpu_count() or 1)
     program = Program(fn, base, axes)
     todo = iter(starts)
+    whole: Any = None
 
     def work(start):
-        return program.run(start, min(chunk_points, n_point - start))
+        end = min(start + chunk_points, n_point)
+        if whole is None:
+            return program.run(start, end - start)
+        return program.run(start, end - start, jax.tree.map(lambda x: x[start:end], whole))
 
     # The first chunk compiles the program alone; the others then share it.
     for first in itertools.islice(todo, 1):
-        yield first, work(first)
+        part = work(first)
+        if keeps:
+            whole = blank(part, n_point)
+            for column, begun in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
+                column[: len(begun)] = begun
+        yield first, whole if keeps else part
     with concurrent.futures.ThreadPoolExecutor(n_worker) as pool:
         queue = collections.deque((s, pool.submit(work, s)) for s in itertools.islice(todo, 4))
         try:
@@ -119,7 +135,7 @@ def evaluated(
                 first, future = queue.popleft()
                 part = future.result()
                 queue.extend((s, pool.submit(work, s)) for s in itertools.islice(todo, 1))
-                yield first, part
+                yield first, whole if keeps else part
         finally:
             for _, future in queue:
                 future.cancel()
