@@ -1,5 +1,6 @@
 """Shared settings: beartype checks shapes, rank promotion raises, hypothesis repeats itself."""
 
+import importlib
 import os
 from pathlib import Path
 
@@ -14,10 +15,8 @@ from jaxtyping import install_import_hook
 hook = install_import_hook("jaxmem", "shape_checker.check")
 hook.__enter__()
 
-from jaxmem.core import program
-
 # Most tests ask for few points; test_bits.py runs tiles of the real size.
-program.N_LANE = 256
+importlib.import_module("jaxmem.core.program").__dict__["N_LANE"] = 256
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Programs compiled once serve every worker, and the next run.
