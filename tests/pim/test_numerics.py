@@ -112,7 +112,7 @@ def check(seed):
 
 def test_attention_in_the_banks_is_attention():
     """Memory that was never written is NaN: none of it reaches an output."""
-    for seed in range(12):
+    for seed in range(8):
         check(seed)
 
 
