@@ -86,7 +86,7 @@ def names(kind: str | None = None) -> list[str]:
 
     Example:
         >>> names("pim")
-        ['aim-gddr6-16gib', 'hbm-pim', 'lpddr5-pim']
+        ['aim-gddr6-16gib', 'aim-gddr6-1gib', 'aim-gddr6-8gib', 'hbm-pim', 'lpddr5-pim']
     """
     cls = _class(kind) if kind is not None else None
     trees = (_shipped(stem) for stem in _stems())

@@ -102,7 +102,7 @@ def value_write(design: Any, s: Shape, batch: Leaf) -> Load:
 
     Direct: r rows a request. Commit Zone: r bursts a request into the rows it shares with others.
     """
-    n_write = batch * s.value_rows / s.n_interleave
+    n_write = relax.maximum(batch * s.value_rows / s.n_interleave, relax.minimum(batch, 1.0))
     zone = zone_rows(design, s, batch)
     has_zone = design.policy.v_write == V_WRITE["commit_zone"]
     return Load(n_write=n_write, n_write_row=relax.where(has_zone, zone, n_write))

@@ -23,7 +23,7 @@ class Stream:
     bank: Leaf = leaf("bank, 0..15; ignored by all-bank commands")  # [n] int32
     row: Leaf = leaf("DRAM row")  # [n] int32
     n_burst: Leaf = leaf("bursts that the command covers", unit="bursts")  # [n] int32
-    write_tag: Leaf = leaf("what a write stores, -1 for none")  # [n] int32
+    write_tag: Leaf = leaf("first column read or written, -1 for none")  # [n] int32
     register: Leaf = leaf("GPR or CFR id, -1 for none; of no consequence to time", default=-1)
     value: Leaf = leaf("what W_CFR stores, or EWADD's second GPR; -1 for none", default=-1)
 
@@ -40,8 +40,8 @@ class Load:
     n_burst: Leaf = leaf("bursts multiplied in all banks (MACAB)", unit="bursts", default=0.0)
     n_miss: Leaf = leaf("steps whose first row was closed", unit="rows", default=0.0)
     n_extra_row: Leaf = leaf("rows changed inside steps", unit="rows", default=0.0)
-    n_write: Leaf = leaf("write commands to rows already open", unit="bursts", default=0.0)
-    n_write_row: Leaf = leaf("rows opened to write", unit="rows", default=0.0)
+    n_write: Leaf = leaf("write commands", unit="bursts", default=0.0)
+    n_write_row: Leaf = leaf("of these, those that open their row", unit="rows", default=0.0)
     n_copy: Leaf = leaf("bursts copied between rows, all banks", unit="bursts", default=0.0)
 
 
@@ -205,7 +205,7 @@ def _class_load(s: Stream, chosen: np.ndarray) -> Load:
         n_burst=total(*mac),
         n_miss=float((opens & is_mac & first).sum()),
         n_extra_row=float((opens & is_mac & ~first).sum()),
-        n_write=total(*write) - n_write_row,
+        n_write=total(*write),
         n_write_row=n_write_row,
         n_copy=total("COPY_GBBK") / 16.0,
     )

@@ -210,7 +210,7 @@ def _key_write(b: Batch, c: Any) -> Load:
     is_before = jnp.tril(jnp.ones((n, n), bool), -1) & here[None] & (bank[:, None] == bank[None])
     last = jnp.max(jnp.where(is_before, jnp.arange(n)[None], -1), axis=1)
     n_row = (here & ((last < 0) | (row[last] != row))).sum()
-    return _load(n_write=here.sum() * m.key_bursts - n_row, n_write_row=n_row)
+    return _load(n_write=here.sum() * m.key_bursts, n_write_row=n_row)
 
 
 # Values -----------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def _value_write(b: Batch, c: Any, max_subblock: int) -> Load:
     total = per * (n_zone + n_direct)
     closes = b.write_issue == WRITE_ISSUE["stock_all_bank"]
     n_row = jnp.where(closes, total, per * _opens(merged))
-    return _load(n_write=total - n_row, n_write_row=n_row)
+    return _load(n_write=total, n_write_row=n_row)
 
 
 def _commit(b: Batch, c: Any, max_subblock: int) -> Load:
@@ -349,7 +349,7 @@ def _commit(b: Batch, c: Any, max_subblock: int) -> Load:
     read = read._replace(is_counted=jnp.zeros_like(read.is_one))
     n_row = m.n_bank * _opens(_after(read, to))
     total = m.n_bank * to.is_one.sum() * cells.n * m.value_bursts
-    return _load(n_write=total - n_row, n_write_row=n_row)
+    return _load(n_write=total, n_write_row=n_row)
 
 
 # Prefill ----------------------------------------------------------------------------------------
@@ -397,4 +397,4 @@ def _prefill(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
         return jnp.where(is_bank, n_key + n_value, 0), jnp.where(is_bank, n_row, 0)
 
     total, n_row = jax.vmap(of_bank)(jnp.arange(max_bank, dtype=jnp.int32))
-    return _load(n_write=total.sum() - n_row.sum(), n_write_row=n_row.sum())
+    return _load(n_write=total.sum(), n_write_row=n_row.sum())

@@ -56,7 +56,8 @@ def row_write_cycles(device: Any) -> Leaf:
 
 def write_cycles(load: Load, device: Any) -> Leaf:
     """Cycles of a channel that opens rows and streams bursts into them. Gradient: exact."""
-    return row_write_cycles(device) * load.n_write_row + device.timing.n_ccd * load.n_write
+    more = load.n_write - load.n_write_row
+    return row_write_cycles(device) * load.n_write_row + device.timing.n_ccd * more
 
 
 def key_write_cycles(load: Load, device: Any, key_bursts: Leaf) -> Leaf:

@@ -168,5 +168,5 @@ def test_load_counts_writes():
     bank = {"mask": 1 << 31, "bank": 0}
     work = [("WR_SBK", {**bank, "row": r}) for r in (1, 1, 2)] + [("EOC", {})]
     load = isa.load(isa.stream(work), AIM)
-    assert (load.n_write_row[0], load.n_write[0]) == (2, 1)
+    assert (load.n_write_row[0], load.n_write[0]) == (2, 3)
     assert isa.add(load, isa.scale(load, 2)).n_write_row[0] == 6
