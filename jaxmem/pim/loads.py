@@ -18,7 +18,7 @@ from jaxmem.pim.address import CHANNEL, COLUMN, ROW, Map
 from jaxmem.pim.commands import DECODE, has_single_banks
 from jaxmem.pim.granule import granule_blocks, layers
 from jaxmem.pim.isa import Load
-from jaxmem.pim.placement import Placement
+from jaxmem.pim.placement import NONE, Placement
 from jaxmem.pim.policy import WRITE_ISSUE
 
 _FAR = 2**30  # sorts after everything
@@ -32,6 +32,7 @@ class Visits(NamedTuple):
     inner: Any  # rows changed on the way
     is_one: Any  # whether there is such a visit
     is_counted: Any  # whether its activations count
+    before: Any  # row left by the request's visit before, NONE for its first
 
 
 class Batch(NamedTuple):
@@ -54,6 +55,7 @@ def load(
     step: str | Iterable[str] = DECODE,
     *,
     max_channel: int = 32,
+    max_local: int = 0,
     max_bank: int = 16,
     max_subblock: int = 32,
 ) -> Load:
@@ -64,6 +66,7 @@ def load(
         placement: the same.
         step: of `STEPS`; the loads of several are added.
         max_channel: channels that the result holds; at least the device's.
+        max_local: a bound on the channels of a KV head; by default `max_channel`.
         max_bank: a bound on the banks.
         max_subblock: a bound on the subblocks of a Value block: head elements a bank.
 
@@ -97,7 +100,7 @@ def load(
         write_issue=policy.write_issue,
     )
     steps = (step,) if isinstance(step, str) else tuple(step)
-    local = jnp.arange(max_channel, dtype=jnp.int32)
+    local = jnp.arange(max_local or max_channel, dtype=jnp.int32)
     of_step = {
         "prefill": lambda c: _prefill(batch, c, max_bank, max_subblock),
         "k_write": lambda c: _key_write(batch, c),
@@ -107,11 +110,12 @@ def load(
         "sv": lambda c: _score_value(batch, c, max_subblock),
     }
     one = [jax.vmap(of_step[name])(local) for name in steps]
-    group, channel = local // m.ch_per_head, local % m.ch_per_head
+    channel = jnp.arange(max_channel, dtype=jnp.int32)
+    group, of_group = channel // m.ch_per_head, channel % m.ch_per_head
     n_turn = -(-(m.n_kv - group) // m.n_group)
-    is_used = (group < m.n_group) & (local < m.n_channel)
+    is_used = (group < m.n_group) & (channel < m.n_channel)
     n_turn = jnp.where(is_used, jnp.clip(n_turn, 0, m.n_round), 0)
-    total = jax.tree.map(lambda n: jnp.asarray(n[channel] * n_turn, float), isa.add(*one))
+    total = jax.tree.map(lambda n: jnp.asarray(n[of_group] * n_turn, float), isa.add(*one))
     # A field that no step counts is a plain zero there.
     return jax.tree.map(lambda n: jnp.broadcast_to(n, (max_channel,)), total)
 
@@ -125,34 +129,51 @@ def _load(**counts: Any) -> Load:
 
 def _opens(v: Visits, n_pass: Any = 1) -> Any:
     """Activations of the visits, each request's repeated `n_pass` times before the next's."""
-    flat = jax.tree.map(jnp.ravel, v)
-    n = flat.is_one.shape[0]
-    at = jnp.where(flat.is_one, jnp.arange(n), -1)
-    before = jnp.concatenate([jnp.full(1, -1), lax.cummax(at)[:-1]])
-    previous = jnp.where(before >= 0, flat.last[before], -1)
-    change = (flat.is_one & (flat.first != previous)).reshape(v.is_one.shape)
     counted = v.is_one & v.is_counted
-    once = jnp.where(counted, v.inner + change, 0).sum()
-    # Later passes of a request begin where its last visit ended.
-    rank = jnp.cumsum(v.is_one, axis=1)
-    is_begin = v.is_one & (rank == 1)
-    is_end = v.is_one & (rank == rank[:, -1:])
+    is_begin = v.is_one & (v.before == NONE)
+    change = ~is_begin & (v.first != v.before)
+    inside = jnp.where(counted, v.inner + change, 0).sum(1)
     first = jnp.where(is_begin, v.first, 0).sum(1)
-    last = jnp.where(is_end, v.last, 0).sum(1)
-    inside = jnp.where(counted, v.inner + (change & ~is_begin), 0).sum(1)
-    again = jnp.where(v.is_one.any(1), inside + (first != last), 0).sum()
-    return once + (n_pass - 1) * again
+    counts = (is_begin & v.is_counted).any(1)
+    last = _last(v)
+    # A request begins where the one before it ended, and its later passes where it ended itself.
+    open_ = lax.cummax(jnp.where(last >= 0, jnp.arange(last.shape[0]), NONE))
+    open_ = jnp.concatenate([jnp.full(1, NONE), open_[:-1]])
+    left = jnp.where(open_ >= 0, last[open_], NONE)
+    once, again = inside + (counts & (first != left)), inside + (counts & (first != last))
+    return jnp.where(last >= 0, once + (n_pass - 1) * again, 0).sum()
 
 
-def _visits(first: Any, last: Any, inner: Any, is_one: Any) -> Visits:
+def _last(v: Visits) -> Any:
+    """[request] row that the last visit of each leaves open, or NONE."""
+    at = jnp.max(jnp.where(v.is_one, jnp.arange(v.is_one.shape[1]), NONE), axis=1)
+    row = jnp.take_along_axis(v.last, _index(at)[:, None], 1)[:, 0]
+    return jnp.where(at >= 0, row, NONE)
+
+
+def _visits(first: Any, last: Any, inner: Any, is_one: Any, before: Any = None) -> Visits:
+    """Visits with the rows left before them, which those who know them give."""
     shape = is_one.shape
-    full = [jnp.broadcast_to(x, shape) for x in (first, last, inner)]
-    return Visits(*full, is_one, jnp.ones(shape, bool))
+    first, last, inner = (jnp.broadcast_to(x, shape) for x in (first, last, inner))
+    if before is None:
+        before = lax.cummax(jnp.where(is_one, jnp.arange(shape[1]), NONE), axis=1)
+        row = jnp.take_along_axis(last, _index(before), 1)
+        before = _shifted(jnp.where(before >= 0, row, NONE))
+    return Visits(first, last, inner, is_one, jnp.ones(shape, bool), before)
+
+
+def _shifted(row: Any) -> Any:
+    return jnp.concatenate([jnp.full_like(row[:, :1], NONE), row[:, :-1]], axis=1)
 
 
 def _after(*parts: Visits) -> Visits:
     """Visits of each request, one part after another."""
-    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *parts)
+    done = parts[0]
+    for part in parts[1:]:
+        before = jnp.where(part.before == NONE, _last(done)[:, None], part.before)
+        both = (done, part._replace(before=before))
+        done = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *both)
+    return done
 
 
 def _index(x: Any) -> Any:
@@ -174,11 +195,13 @@ def _query_key(b: Batch, c: Any) -> Load:
     m = b.map
     channel, row, burst, is_block = _keys(b)
     here = is_block & (channel == c)
-    # Sorted once for all channels: nothing in the order depends on c.
-    order = jnp.lexsort((row, channel), axis=1)
-    rows, is_one = (jnp.take_along_axis(x, order, 1) for x in (row, here))
+    # Sorted once for all channels (nothing in the order depends on c), packed in one number.
+    packed = jnp.sort(jnp.where(is_block, channel * m.rows_round + row, _FAR), axis=1)
+    rows = packed % m.rows_round
+    is_one = (packed < _FAR) & (packed // m.rows_round == c)
     more = m.key_unit_rows - 1
-    visits = _visits(rows, rows + more, more, is_one)
+    before = _shifted(jnp.where(is_one, rows + more, NONE))  # those of a channel are together
+    visits = _visits(rows, rows + more, more, is_one, before)
     # The buffer is written wherever some channel of the head has a block.
     columns = jnp.sort(jnp.where(is_block, burst, _FAR), axis=1)
     is_new = jnp.concatenate(
@@ -251,9 +274,10 @@ def _cells(m: Map, c: Any, max_subblock: int) -> Cells:
     )
 
 
-def _value_visits(b: Batch, cells: Cells, is_one: Any, base: Any) -> Visits:
+def _value_visits(cells: Cells, is_one: Any, base: Any, before: Any = None) -> Visits:
     """Visits to the rows of Value blocks whose first row is `base`."""
-    return _visits(base + cells.first, base + cells.last, cells.inner, is_one & cells.is_used)
+    is_one = is_one & cells.is_used
+    return _visits(base + cells.first, base + cells.last, cells.inner, is_one, before)
 
 
 def _slot_visits(b: Batch, cells: Cells, row: Any, slot: Any, is_one: Any) -> Visits:
@@ -271,22 +295,28 @@ def _runs(b: Batch, cells: Cells, is_one: Any) -> tuple[Visits, Any]:
     digit = [index // m.block_stride[d] % m.block_extent[d] for d in range(3)]
     here = is_one & (digit[CHANNEL] == cells.kind) & cells.is_used
     line = row_set * m.block_extent[ROW] + digit[ROW]
-    # One column more than there are keeps lines apart.
-    place = line * (m.block_extent[COLUMN] + 1) + digit[COLUMN]
+    # One column more than there are keeps lines apart, and classes of channels too.
+    width = m.block_extent[COLUMN] + 1
+    per_kind = address.n_set(m, 0) * m.block_extent[ROW] * width
+    place = line * width + digit[COLUMN]
     # Sorted once for all channels, class by class, what does not take part last.
-    order = jnp.lexsort((place, digit[CHANNEL], ~is_one), axis=1)
-    sort = lambda x: jnp.take_along_axis(x, order, 1)  # noqa: E731
-    is_here, at, granule = sort(here), sort(place), sort(index // b.granule)
-    kind = sort(digit[CHANNEL])
-    base = (2 * row_set + 1) * m.value_rows + m.taken[ROW] * digit[ROW]
-    follows = (at[:, 1:] == at[:, :-1] + 1) & (m.taken[COLUMN] == 1)
-    follows &= kind[:, 1:] == kind[:, :-1]
+    packed = jnp.where(is_one, digit[CHANNEL] * per_kind + place, _FAR)
+    packed = jnp.sort(packed, axis=1)
+    kind, line, column = packed // per_kind, packed % per_kind // width, packed % width
+    row = line % m.block_extent[ROW]
+    is_here = (packed < _FAR) & (kind == cells.kind) & cells.is_used
+    stride = m.block_stride
+    granule = (kind * stride[CHANNEL] + column * stride[COLUMN] + row * stride[ROW]) // b.granule
+    base = (2 * (line // m.block_extent[ROW]) + 1) * m.value_rows + m.taken[ROW] * row
+    follows = (packed[:, 1:] == packed[:, :-1] + 1) & (m.taken[COLUMN] == 1)
     follows &= b.merges | (granule[:, 1:] == granule[:, :-1])
-    begins = is_here & ~jnp.concatenate([jnp.zeros_like(follows[:, :1]), follows], 1)
-    number = jnp.arange(at.shape[1])[None]
+    begins = ~jnp.concatenate([jnp.zeros_like(follows[:, :1]), follows], 1)
+    number = jnp.arange(packed.shape[1])[None]
     start = lax.cummax(jnp.where(begins, number, 0), axis=1)
     begins = is_here & ((number - start) % b.run_columns == 0)
-    return _value_visits(b, cells, begins, sort(base)), here
+    # Those of a class are together, and a run lies in the rows of its first block.
+    before = _shifted(jnp.where(is_here, base + cells.last, NONE))
+    return _value_visits(cells, begins, base, before), here
 
 
 def _score_value(b: Batch, c: Any, max_subblock: int) -> Load:
@@ -327,7 +357,7 @@ def _value_write(b: Batch, c: Any, max_subblock: int) -> Load:
     order = jnp.argsort(jnp.where(is_zone, row * m.row_slots + slot, _FAR), stable=True)
     in_zone = _slot_visits(b, cells, row, slot, is_one)
     base, kind = _pick(b, (p.n_token - 1) // m.block_tokens)
-    direct = _value_visits(b, cells, (is_one & ~is_zone)[:, None] & (kind == cells.kind), base)
+    direct = _value_visits(cells, (is_one & ~is_zone)[:, None] & (kind == cells.kind), base)
     merged = jax.tree.map(lambda x: x[order], _after(in_zone, direct))
     n_zone, n_direct = in_zone.is_one.sum() * cells.slot_n, direct.is_one.sum() * cells.n
     # A policy writes to the zone or not, so that one of the two is nothing.
@@ -343,7 +373,7 @@ def _commit(b: Batch, c: Any, max_subblock: int) -> Load:
     cells = _cells(m, c, max_subblock)
     is_one = (p.commit_row >= 0) & (p.n_token > 0)
     base, kind = _pick(b, (p.n_token - p.n_write) // m.block_tokens)
-    to = _value_visits(b, cells, is_one[:, None] & (kind == cells.kind), base)
+    to = _value_visits(cells, is_one[:, None] & (kind == cells.kind), base)
     # Reading the slot opens its row too, which is not a row opened to write.
     read = _slot_visits(b, cells, p.commit_row, p.commit_slot, is_one)
     read = read._replace(is_counted=jnp.zeros_like(read.is_one))
