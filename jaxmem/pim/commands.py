@@ -430,8 +430,12 @@ class Writer:
                 for run in self.values(request, [b for b in blocks if b not in staged]):
                     self.fill(request, turn, run, first, past)
                 for block, (row, slot) in staged.items():
+                    found: dict[int, list[tuple[int, Any]]] = {}
                     for (at, burst), q in self.slot(int(row), int(slot)).items():
-                        self.bursts(request, turn, at, burst, {c: (block, i) for c, i in q.items()})
+                        piece = {c: (block, i) for c, i in q.items()}
+                        found.setdefault(at, []).extend(self.bursts(request, burst, piece))
+                    for at, bursts in found.items():
+                        self.bank_by_bank(request, turn, at, bursts)
 
     def fill(self, request: int, turn: int, run: Run, first: int, past: int) -> None:
         """A run of Value blocks, row by row."""
@@ -441,16 +445,18 @@ class Writer:
         cells = {kind: self.cells(kind) for kind in run.blocks}
         longest = max(len(blocks) for blocks in run.blocks.values())
         for row, column in cells[next(iter(cells))]:
+            bursts = []
             for i in range(longest):
                 here = [k for k, blocks in run.blocks.items() if i < len(blocks)]
                 piece = {
                     c: (run.blocks[k][i], q) for k in here for c, q in cells[k][row, column].items()
                 }
                 burst = (wide * (run.column + i) + column) * v
-                self.bursts(request, turn, base + row, burst, piece)
+                bursts += self.bursts(request, burst, piece)
+            self.bank_by_bank(request, turn, base + row, bursts)
 
-    def bursts(self, request: int, turn: int, row: int, burst: int, piece: Any) -> None:
-        """The written bursts of one subblock of (block, subblock) by channel, in every bank."""
+    def bursts(self, request: int, burst: int, piece: Any) -> Iterator[tuple[int, Any]]:
+        """The written bursts of one subblock of (block, subblock) by channel, with their column."""
         m = self.m
         size, lanes = int(m.block_tokens), int(m.burst_elements)
         first, past = self.written(request)
@@ -461,9 +467,15 @@ class Writer:
                 low, high = max(low, first), min(low + lanes, past)
                 if low < high:
                     of[c] = (q, low, high)
-            for bank in range(int(m.n_bank)) if of else ():
+            if of:
+                yield burst + i, of
+
+    def bank_by_bank(self, request: int, turn: int, row: int, bursts: Iterable[Any]) -> None:
+        """Bursts of one row, one bank after another, so that the next row opens meanwhile."""
+        for bank in range(int(self.m.n_bank)):
+            for burst, of in bursts:
                 number = self.operand(VALUE, request, -1, turn, of)
-                self.single("WR_SBK", number, turn, row, bank, burst + i)
+                self.single("WR_SBK", number, turn, row, bank, burst)
 
 
 def has_single_banks(issue: Any, is_zone: Any) -> Any:

@@ -46,7 +46,7 @@ def copy_j(load: Load, device: Any) -> Leaf:
     e = device.energy
     burst = device.n_bank * (e.read_burst_j + e.write_burst_j + 2 * e.dq_burst_j)
     activate = device.n_bank * e.activate_bank_j
-    return activate * (load.n_write_row + load.n_miss) + burst * load.n_copy
+    return activate * (load.n_bank_row + load.n_copy_row) + burst * load.n_copy
 
 
 def standby_j(device: Any, busy_s: Leaf, idle_s: Leaf) -> Leaf:

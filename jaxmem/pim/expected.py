@@ -94,7 +94,7 @@ def key_write(design: Any, s: Shape, batch: Leaf) -> Load:
     n_place = s.ch_per_head * device.n_bank
     fullest = balance.expected_max(batch / n_place, n_place)
     in_channel = relax.maximum(batch / s.ch_per_head, relax.minimum(batch, 1.0))
-    return Load(n_write=in_channel * s.key_bursts, n_write_row=fullest)
+    return Load(n_write=in_channel * s.key_bursts, n_write_row=in_channel, n_bank_row=fullest)
 
 
 def value_write(design: Any, s: Shape, batch: Leaf) -> Load:
@@ -105,7 +105,8 @@ def value_write(design: Any, s: Shape, batch: Leaf) -> Load:
     n_write = relax.maximum(batch * s.value_rows / s.n_interleave, relax.minimum(batch, 1.0))
     zone = zone_rows(design, s, batch)
     has_zone = design.policy.v_write == V_WRITE["commit_zone"]
-    return Load(n_write=n_write, n_write_row=relax.where(has_zone, zone, n_write))
+    n_row = relax.where(has_zone, zone, n_write)
+    return Load(n_write=n_write, n_write_row=n_row, n_bank_row=n_row)
 
 
 def commit(design: Any, s: Shape, batch: Leaf) -> Load:
@@ -116,7 +117,14 @@ def commit(design: Any, s: Shape, batch: Leaf) -> Load:
     has_zone = design.policy.v_write == V_WRITE["commit_zone"]
     n_commit = relax.where(has_zone, batch / design.block_tokens / s.n_interleave, 0.0)
     width = s.value_rows * s.value_bursts
-    one = Load(n_copy=width, n_write_row=s.value_rows, n_miss=1.0 + 0.0 * width)
+    n_bank = design.device.n_bank
+    one = Load(
+        n_copy=width,
+        n_copy_row=1.0 + 0.0 * width,
+        n_write=n_bank * width,
+        n_write_row=n_bank * s.value_rows,
+        n_bank_row=s.value_rows,
+    )
     return scale(one, n_commit)
 
 
@@ -125,10 +133,11 @@ def prefill_write(design: Any, s: Shape, n_token: Leaf) -> tuple[Load, Load]:
     device = design.device
     n_block = relax.ceil(n_token / design.block_tokens)
     n_group = relax.ceil(n_block / s.ch_per_head) * s.key_groups
-    key = Load(
-        n_write=n_group * s.key_bursts * device.n_bank,
-        n_write_row=relax.ceil(n_group / s.key_groups_row),
-    )
     n_column = n_block / s.n_interleave * s.value_bursts
-    value = Load(n_write=s.value_rows * n_column * device.n_bank, n_write_row=s.value_rows)
-    return key, value
+
+    def banks(n_burst: Leaf, n_row: Leaf) -> Load:
+        every = device.n_bank
+        return Load(n_write=n_burst * every, n_write_row=n_row * every, n_bank_row=n_row)
+
+    key = banks(n_group * s.key_bursts, relax.ceil(n_group / s.key_groups_row))
+    return key, banks(s.value_rows * n_column, s.value_rows)

@@ -42,7 +42,9 @@ class Load:
     n_extra_row: Leaf = leaf("rows changed inside steps", unit="rows", default=0.0)
     n_write: Leaf = leaf("write commands", unit="bursts", default=0.0)
     n_write_row: Leaf = leaf("of these, those that open their row", unit="rows", default=0.0)
-    n_copy: Leaf = leaf("bursts copied between rows, all banks", unit="bursts", default=0.0)
+    n_bank_row: Leaf = leaf("the same, of the bank that opens most", unit="rows", default=0.0)
+    n_copy: Leaf = leaf("bursts read bank by bank to be copied", unit="bursts a bank", default=0.0)
+    n_copy_row: Leaf = leaf("rows visited to read them, between SYNCs", unit="rows", default=0.0)
 
 
 class Op(NamedTuple):
@@ -177,11 +179,12 @@ def load(s: Stream, device: Any) -> Load:
     """
     n_channel = int(device.n_channel)
     part, which = classes(s, n_channel)
-    each = [_class_load(s, part[:, k]) for k in range(part.shape[1])]
+    n_bank = float(device.n_bank)
+    each = [_class_load(s, part[:, k], n_bank) for k in range(part.shape[1])]
     return jax.tree.map(lambda *n: np.array(n, float)[which], *each)
 
 
-def _class_load(s: Stream, chosen: np.ndarray) -> Load:
+def _class_load(s: Stream, chosen: np.ndarray, n_bank: float) -> Load:
     op, n = np.asarray(s.op)[chosen], np.asarray(s.n_burst)[chosen]
     row, bank = rows(s)[chosen], np.asarray(s.bank)[chosen]
 
@@ -198,7 +201,9 @@ def _class_load(s: Stream, chosen: np.ndarray) -> Load:
     first = np.zeros(len(op), bool)
     if is_mac.any():
         first[np.flatnonzero(is_mac)[np.unique(step[is_mac], return_index=True)[1]]] = True
-    n_write_row = float((opens & is_write).sum())
+    opening = bank[opens & is_write]
+    visit = np.stack([np.cumsum(op == OP["SYNC"]), row], axis=1)
+    n_bank_row = (opening < 0).sum() + np.bincount(opening[opening >= 0], minlength=1).max()
     return Load(
         n_gb=total("WR_GB"),
         n_step=total("WR_BIAS"),
@@ -206,8 +211,10 @@ def _class_load(s: Stream, chosen: np.ndarray) -> Load:
         n_miss=float((opens & is_mac & first).sum()),
         n_extra_row=float((opens & is_mac & ~first).sum()),
         n_write=total(*write),
-        n_write_row=n_write_row,
-        n_copy=total("COPY_GBBK") / 16.0,
+        n_write_row=float(len(opening)),
+        n_bank_row=float(n_bank_row),
+        n_copy=total("RD_SBK") / n_bank,
+        n_copy_row=float(len(np.unique(visit[op == OP["RD_SBK"]], axis=0))),
     )
 
 

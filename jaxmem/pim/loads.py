@@ -6,6 +6,7 @@ costs an activation where its row is not the one that the visit before left open
 with all rows closed.
 """
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -103,28 +104,30 @@ def load(
     local = jnp.arange(max_local or max_channel, dtype=jnp.int32)
     of_step = {
         "prefill": lambda c: _prefill(batch, c, max_bank, max_subblock),
-        "k_write": lambda c: _key_write(batch, c),
+        "k_write": lambda c: _key_write(batch, c, max_bank),
         "v_write": lambda c: _value_write(batch, c, max_subblock),
         "commit": lambda c: _commit(batch, c, max_subblock),
         "qk": lambda c: _query_key(batch, c),
         "sv": lambda c: _score_value(batch, c, max_subblock),
     }
-    one = [jax.vmap(of_step[name])(local) for name in steps]
+    one = isa.add(*(jax.vmap(of_step[name])(local) for name in steps))
+    one = dataclasses.replace(one, n_bank_row=one.n_bank_row.max(-1))
     channel = jnp.arange(max_channel, dtype=jnp.int32)
     group, of_group = channel // m.ch_per_head, channel % m.ch_per_head
     n_turn = -(-(m.n_kv - group) // m.n_group)
     is_used = (group < m.n_group) & (channel < m.n_channel)
     n_turn = jnp.where(is_used, jnp.clip(n_turn, 0, m.n_round), 0)
-    total = jax.tree.map(lambda n: jnp.asarray(n[of_group] * n_turn, float), isa.add(*one))
+    total = jax.tree.map(lambda n: jnp.asarray(n[of_group] * n_turn, float), one)
     # A field that no step counts is a plain zero there.
     return jax.tree.map(lambda n: jnp.broadcast_to(n, (max_channel,)), total)
 
 
 def _load(**counts: Any) -> Load:
-    """A load whose every field is an array, so that channels map over it."""
+    """A load whose every field is an array, so that channels map over it; `n_bank_row` by bank."""
     zero = jnp.zeros((), jnp.int32)
-    names = ("n_gb", "n_step", "n_burst", "n_miss", "n_extra_row", "n_write", "n_write_row")
-    return Load(**{name: zero + counts.get(name, 0) for name in (*names, "n_copy")})
+    names = (field.name for field in dataclasses.fields(Load))
+    whole = {name: zero + counts.get(name, 0) for name in names}
+    return Load(**{**whole, "n_bank_row": jnp.atleast_1d(whole["n_bank_row"])})
 
 
 def _opens(v: Visits, n_pass: Any = 1) -> Any:
@@ -217,7 +220,7 @@ def _query_key(b: Batch, c: Any) -> Load:
     )
 
 
-def _key_write(b: Batch, c: Any) -> Load:
+def _key_write(b: Batch, c: Any, max_bank: int) -> Load:
     m, p = b.map, b.placement
     channel, row, _, _ = _keys(b)
     token = p.n_token - 1
@@ -232,8 +235,9 @@ def _key_write(b: Batch, c: Any) -> Load:
     n = here.shape[0]
     is_before = jnp.tril(jnp.ones((n, n), bool), -1) & here[None] & (bank[:, None] == bank[None])
     last = jnp.max(jnp.where(is_before, jnp.arange(n)[None], -1), axis=1)
-    n_row = (here & ((last < 0) | (row[last] != row))).sum()
-    return _load(n_write=here.sum() * m.key_bursts, n_write_row=n_row)
+    opens = here & ((last < 0) | (row[last] != row))
+    n_row = (opens[:, None] & (bank[:, None] == jnp.arange(max_bank)[None])).sum(0)
+    return _load(n_write=here.sum() * m.key_bursts, n_write_row=opens.sum(), n_bank_row=n_row)
 
 
 # Values -----------------------------------------------------------------------------------------
@@ -365,7 +369,7 @@ def _value_write(b: Batch, c: Any, max_subblock: int) -> Load:
     total = per * (n_zone + n_direct)
     closes = b.write_issue == WRITE_ISSUE["stock_all_bank"]
     n_row = jnp.where(closes, total, per * _opens(merged))
-    return _load(n_write=total, n_write_row=n_row)
+    return _load(n_write=total, n_write_row=n_row, n_bank_row=n_row // per)
 
 
 def _commit(b: Batch, c: Any, max_subblock: int) -> Load:
@@ -376,10 +380,17 @@ def _commit(b: Batch, c: Any, max_subblock: int) -> Load:
     to = _value_visits(cells, is_one[:, None] & (kind == cells.kind), base)
     # Reading the slot opens its row too, which is not a row opened to write.
     read = _slot_visits(b, cells, p.commit_row, p.commit_slot, is_one)
-    read = read._replace(is_counted=jnp.zeros_like(read.is_one))
-    n_row = m.n_bank * _opens(_after(read, to))
+    n_row = _opens(_after(read._replace(is_counted=jnp.zeros_like(read.is_one)), to))
+    n_copy_row = read.is_one.sum()
+    n_copy = n_copy_row * cells.slot_n * m.value_bursts
     total = m.n_bank * to.is_one.sum() * cells.n * m.value_bursts
-    return _load(n_write=total, n_write_row=n_row)
+    return _load(
+        n_write=total,
+        n_write_row=m.n_bank * n_row,
+        n_bank_row=n_row,
+        n_copy=n_copy,
+        n_copy_row=n_copy_row,
+    )
 
 
 # Prefill ----------------------------------------------------------------------------------------
@@ -427,4 +438,4 @@ def _prefill(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
         return jnp.where(is_bank, n_key + n_value, 0), jnp.where(is_bank, n_row, 0)
 
     total, n_row = jax.vmap(of_bank)(jnp.arange(max_bank, dtype=jnp.int32))
-    return _load(n_write=total.sum(), n_write_row=n_row.sum())
+    return _load(n_write=total.sum(), n_write_row=n_row.sum(), n_bank_row=n_row)

@@ -89,7 +89,7 @@ def _kind_time(design, workload, batch, layer):
     cycle = {
         "qk": timing.mac_cycles(qk, device),
         "sv": timing.mac_cycles(sv, device),
-        "k_write": timing.key_write_cycles(k_write, device, s.key_bursts),
+        "k_write": timing.write_cycles(k_write, device),
         "v_write": timing.value_write_cycles(v_write, device, issue, has_zone, decoder),
         "commit": timing.commit_cycles(commit, device, issue, decoder),
         "prefill_write": 0.0,
@@ -104,14 +104,14 @@ def _kind_time(design, workload, batch, layer):
     }
     cycle, channel_j = relax.once((cycle, channel_j))
     rows = qk.n_miss + sv.n_miss + k_write.n_write_row + v_write.n_write_row
-    rows = rows + commit.n_write_row
+    rows = rows + commit.n_bank_row
     if isinstance(workload, Serve):
         prompt = relax.minimum(workload.input_tokens, layer.window_tokens)
         for load in layout.prefill_write(design, s, prompt):
-            per_step = layout.scale(load, batch / workload.output_tokens)
-            cycle["prefill_write"] += timing.write_cycles(per_step, device)
-            channel_j["prefill_write"] += energy.bank_write_j(per_step, device)
-            rows = rows + per_step.n_write_row
+            times = batch / workload.output_tokens
+            cycle["prefill_write"] += times * timing.write_cycles(load, device)
+            channel_j["prefill_write"] += times * energy.bank_write_j(load, device)
+            rows = rows + times * load.n_bank_row
     second = {name: repeat * cycle[name] * device.clock_s for name in PARTS}
     joule = {name: repeat * n_channel * channel_j[name] for name in PARTS}
     return second, joule, repeat * n_channel * rows

@@ -15,7 +15,8 @@ from jaxmem.pim.policy import WRITE_ISSUE
 pytestmark = pytest.mark.slow
 
 COUNTS = (
-    "n_gb", "n_step", "n_burst", "n_miss", "n_extra_row", "n_write", "n_write_row", "n_copy",
+    "n_gb", "n_step", "n_burst", "n_miss", "n_extra_row", "n_write", "n_write_row",
+    "n_bank_row", "n_copy", "n_copy_row",
 )  # fmt: skip
 
 
@@ -211,6 +212,31 @@ def test_write_path_takes_what_its_load_takes(d, batch):
         assert fullest(point, p, "v_write") == pytest.approx(exact + tail, rel=0.02)
 
 
+def exactly(d, placement, step):
+    """Cycles of the engine, a round of heads."""
+    exact = timing.run(layout.stream(d, placement, step), d.device, refresh=False)
+    return int(exact.cycles)
+
+
+@pytest.mark.parametrize(("d", "c"), [(LLAMA, 4), (OPT, 2), (OPT, 1)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_commits_take_what_their_load_takes(d, c, batch):
+    d = dataclasses.replace(d, ch_per_head=np.float64(c))
+    placement = layout.contiguous(d, [16] * batch)
+    n_round = int(address.concrete(d).n_round)
+    one = exactly(d, placement, "commit") / n_round
+    assert fullest(d, placement, "commit") / n_round == pytest.approx(one, rel=0.02)
+
+
+@pytest.mark.parametrize(("d", "n_token"), [(LLAMA, 64), (LLAMA, 1000), (OPT, 64)])
+def test_prefill_takes_what_its_load_takes(d, n_token):
+    """But for the recovery and precharge of the last row."""
+    t, placement = d.device.timing, layout.contiguous(d, [n_token], [n_token])
+    tail = t.n_wr + t.n_rp - t.n_bl
+    exact = exactly(d, placement, "prefill") + tail
+    assert fullest(d, placement, "prefill") == pytest.approx(exact, rel=0.01)
+
+
 @pytest.mark.parametrize(("d", "c", "batch"), [(LLAMA, 4, 32), (OPT, 1, 8)])
 def test_commit_zone_saves_row_activations_in_the_streams(d, c, batch):
     """128 all-bank activations a block without the zone; 12.8 times fewer with it."""
@@ -219,7 +245,7 @@ def test_commit_zone_saves_row_activations_in_the_streams(d, c, batch):
         total = 0.0
         for token in range(1, 17):
             placement = layout.contiguous(point, [token] * batch)
-            single = jitted(point, placement, "commit").n_write_row / 16  # bank by bank
+            single = jitted(point, placement, "commit").n_bank_row
             total += (jitted(point, placement, "v_write").n_write_row + single)[:c].sum()
         return float(total) / batch
 

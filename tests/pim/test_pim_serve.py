@@ -71,7 +71,7 @@ def test_commit_zone_saves_row_activations(llm, c, batch):
     s = layout.shape(d, kind_of(d.llm, 0))
     direct = dataclasses.replace(d, policy=jm.pim.Policy.create("patton-wo-cz"))
     per_channel = (
-        layout.value_write(d, s, batch).n_write_row + layout.commit(d, s, batch).n_write_row
+        layout.value_write(d, s, batch).n_write_row + layout.commit(d, s, batch).n_bank_row
     )
     without = layout.value_write(direct, s, batch).n_write_row
     assert float(without * c / (per_channel * c)) == pytest.approx(12.8)
