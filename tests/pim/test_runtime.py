@@ -1,16 +1,21 @@
 """The interface of a serving engine: a conversation of two turns, computed in the banks."""
 
 import dataclasses
+import gzip
 import importlib.util
+import json
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxmem as jm
 from jaxmem.core.errors import InputError
-from jaxmem.pim import layout, numerics
+from jaxmem.pim import isa, layout, numerics
 from jaxmem.pim.runtime import Runtime
+
+pytestmark = pytest.mark.slow
 
 
 def _load_module(name):
@@ -67,6 +72,55 @@ def test_steps_one_after_another_compute_attention():
     assert not r.is_resident(9)
     key = r.where(4, 3).key
     assert (int(key.channel), int(key.bank), int(key.row)) == (0, 3, 0)
+
+
+def test_recorded_requests_of_vllm(reference):
+    """Two hundred steps that vLLM scheduled: chunks, shared system prompts, later turns."""
+    steps = reference / "golden/vllm_sched/s8_b4000.jsonl.gz"
+    talks = reference / "golden/vllm_workload_mt.jsonl"
+    system = {x["conv"]: x["sys"] for x in map(json.loads, talks.read_text().splitlines())}
+    design = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b")
+    r = Runtime(design, max_request=8, max_held=160, max_block=4000)
+    free, slot, n_token = list(range(8)), {}, {}
+    tables, following, n_shared = {}, 0, 0  # blocks by conversation, and by ("sys", number)
+    with gzip.open(steps, "rt") as file:
+        lines = [json.loads(line) for line in file][:200]
+    for line in lines:
+        admitted = dict(line["new"])
+        for name, n in line["sched"]:
+            talk = int(name[1:].split("t")[0])
+            if name not in slot:
+                slot[name] = free.pop()
+                hit = admitted[name]
+                known = [tables.get(talk, []), tables.get(("sys", system[talk]), [])]
+                shared = next((t[: hit // 16] for t in known if len(t) >= hit // 16), [])
+                tables[name], n_token[name] = list(shared), hit
+                assert len(shared) == hit // 16
+                n_shared += len(shared)
+                tables.setdefault(("sys", system[talk]), tables[name])
+            else:
+                shared = []
+            n_token[name] += n
+            more = -(-n_token[name] // 16) - len(tables[name])
+            ids = list(range(following, following + more))
+            following += more
+            tables[name] += ids
+            r.append(slot[name], n, blocks=ids, shared=shared)
+        placement, failed = r.advance()
+        assert failed == []
+        for name, _ in line["sched"]:
+            table = tables[name]
+            assert placement.n_token[slot[name]] == n_token[name]
+            assert (placement.row_set[slot[name]] >= 0).sum() == len(table)
+        for name in line["finished"]:
+            full = tables[name][: n_token[name] // 16]
+            talk = int(name[1:].split("t")[0])
+            tables[talk] = full
+            r.release(slot[name])
+            free.append(slot[name])
+    assert n_shared > 100
+    counted = isa.load(r.stream("sv"), design.device)
+    assert np.array_equal(layout.load(design, placement, "sv").n_step, counted.n_step)
 
 
 def test_no_room_is_said_and_changes_nothing():

@@ -26,8 +26,9 @@ class Pool:
     def __init__(
         self, *, n_row, r, set_blocks, own, row_slots, n_request, size=16, max_slot=1000,
         max_held=1000,
-        has_zone=True, carries=True, caches=True,
+        has_zone=True, carries=True, caches=True, undoes=True,
     ):  # fmt: skip
+        self.undoes = undoes  # whether an event that fails is taken back
         self.n_row, self.r, self.own, self.per_set = n_row, r, own, set_blocks // own
         self.set_blocks, self.row_slots, self.size = set_blocks, row_slots, size
         self.max_slot, self.max_held = max_slot, max_held
@@ -68,7 +69,7 @@ class Pool:
             if n_write <= 0:
                 oks.append(True)
                 continue
-            before = copy.deepcopy(self.__dict__)
+            before = copy.deepcopy(self.__dict__) if self.undoes else {}
             try:
                 slot = self.append(number, share, ids, n_write)
                 leaving += [] if slot is None else [slot]
