@@ -13,7 +13,9 @@ a row) and row r, and one rule serves all six orders of Fig. 4 of the PATTON pap
 So ch_c_r is PATTON's O1K and O1V, and ch_r_c within one row is its Commit Zone slot. Where C
 exceeds the subblocks of a head, blocks interleave over the channels left (research/patton.md
 section 1; DESIGN section 6 of the project for what the paper leaves open). KV head h is served by
-channel group h mod n_group in round h div n_group, and rounds share the layer's rows evenly.
+channel group h mod n_group in round h div n_group, and rounds share the layer's rows evenly. Where
+a request lives in one channel (`spread` request) all heads take their turns there: row set k of
+channel c has number k * n_home + c. Values written in whole bursts lie as Keys do.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +26,7 @@ import numpy as np
 
 from jaxmem.devices.dram import row_bursts
 from jaxmem.pim import granule
-from jaxmem.pim.policy import ORDER
+from jaxmem.pim.policy import ORDER, SPREAD, V_WRITE
 
 NONE = -1
 """Nothing is there."""
@@ -53,6 +55,8 @@ class Map(NamedTuple):
     ch_per_head: Any  # C
     n_group: Any  # channel groups
     n_round: Any
+    n_home: Any  # channels that a request may live in, 1 where it lives in all of a group
+    is_burst: Any  # whether Values lie as Keys do
     rows_layer: Any
     rows_round: Any  # rows of one layer and round: the region
     value_rows: Any  # r
@@ -119,7 +123,9 @@ def map_of(design: Any) -> Map:
     n_subblock = whole(jnp.maximum(jnp.ceil(layer.head_dim / device.n_bank), 1))
     value_bursts = whole(s.value_bursts)
     extent = jnp.stack([c, row // value_bursts, r])
-    taken, subblock_stride = _take(extent, n_subblock, design.policy.v_order)
+    is_alone = design.policy.spread == SPREAD["request"]
+    spanned = extent.at[CHANNEL].set(whole(s.value_span))
+    taken, subblock_stride = _take(spanned, n_subblock, design.policy.v_order)
     block_extent = extent // taken
     block_stride = _stride(block_extent, jnp.asarray(SEQUENCE)[design.policy.v_order])
     span = jnp.minimum(c, n_subblock)
@@ -127,6 +133,9 @@ def map_of(design: Any) -> Map:
     slot = r * value_bursts
     n_layer, n_round = jnp.maximum(whole(n_layer), 1), whole(s.n_round)
     rows_layer = whole(device.n_row) // n_layer
+    is_burst = jnp.asarray(design.policy.v_write) == V_WRITE["burst"]
+    key_blocks, value_blocks = jnp.prod(key_extent), jnp.prod(block_extent)
+    value_blocks = jnp.where(is_burst, key_blocks, value_blocks)
     return Map(
         n_channel=whole(device.n_channel),
         n_bank=whole(device.n_bank),
@@ -137,8 +146,10 @@ def map_of(design: Any) -> Map:
         head_dim=whole(layer.head_dim),
         block_tokens=whole(design.block_tokens),
         ch_per_head=c,
-        n_group=jnp.maximum(whole(device.n_channel) // c, 1),
+        n_group=jnp.where(is_alone, 1, jnp.maximum(whole(device.n_channel) // c, 1)),
         n_round=n_round,
+        n_home=jnp.where(is_alone, whole(device.n_channel), 1),
+        is_burst=is_burst,
         rows_layer=rows_layer,
         rows_round=rows_layer // n_round,
         value_rows=r,
@@ -154,7 +165,7 @@ def map_of(design: Any) -> Map:
         subblock_stride=subblock_stride,
         block_extent=block_extent,
         block_stride=block_stride,
-        set_blocks=jnp.minimum(jnp.prod(key_extent), jnp.prod(block_extent)),
+        set_blocks=jnp.minimum(key_blocks, value_blocks),
         slot_span=span,
         slot_bursts=slot,
         slot_interleave=interleave,
@@ -172,14 +183,21 @@ _jitted = jax.jit(map_of)
 
 def n_set(m: Map, n_zone: Any) -> Any:
     """Row sets of a region beside `n_zone` Commit Zone rows."""
-    return _at_least(m.rows_round - n_zone, 0) // (2 * m.value_rows)
+    return m.n_home * (_at_least(m.rows_round - n_zone, 0) // (2 * m.value_rows))
 
 
 def key_block(m: Map, row_set: Any, index: Any) -> tuple[Any, Any, Any]:
     """Channel of the head's group, first row in the region and first burst of a Key block."""
     at = [index // m.key_stride[d] % m.key_extent[d] for d in range(3)]
-    row = 2 * m.value_rows * row_set + at[ROW] * m.key_unit_rows
-    return at[CHANNEL], row, at[COLUMN] * (m.key_unit_groups * m.key_bursts)
+    row = 2 * m.value_rows * (row_set // m.n_home) + at[ROW] * m.key_unit_rows
+    channel = at[CHANNEL] + row_set % m.n_home
+    return channel, row, at[COLUMN] * (m.key_unit_groups * m.key_bursts)
+
+
+def value_block(m: Map, row_set: Any, index: Any) -> tuple[Any, Any, Any]:
+    """The same of a Value block that lies as a Key block does (`is_burst`)."""
+    channel, row, burst = key_block(m, row_set, index)
+    return channel, row + m.value_rows, burst
 
 
 def value_subblock(m: Map, row_set: Any, index: Any, subblock: Any) -> tuple[Any, Any, Any]:
@@ -187,8 +205,8 @@ def value_subblock(m: Map, row_set: Any, index: Any, subblock: Any) -> tuple[Any
     part = [subblock // m.subblock_stride[d] % m.taken[d] for d in range(3)]
     at = [index // m.block_stride[d] % m.block_extent[d] for d in range(3)]
     channel, column, row = (part[d] + m.taken[d] * at[d] for d in range(3))
-    first = 2 * m.value_rows * row_set + m.value_rows
-    return channel, first + row, column * m.value_bursts
+    first = (2 * (row_set // m.n_home) + 1) * m.value_rows
+    return channel + row_set % m.n_home, first + row, column * m.value_bursts
 
 
 def zone_subblock(m: Map, zone_row: Any, slot: Any, subblock: Any) -> tuple[Any, Any, Any]:
@@ -212,7 +230,11 @@ def key_cell(
         token: of the block.
         element: of the head.
     """
-    channel, row, burst = key_block(m, row_set, index)
+    return _by_token(m, layer, head, key_block(m, row_set, index), token, element)
+
+
+def _by_token(m: Map, layer: Any, head: Any, block: Any, token: Any, element: Any) -> Cell:
+    channel, row, burst = block
     group, bank = token // m.n_bank, token % m.n_bank
     row = row + group // m.key_unit_groups
     burst = burst + group % m.key_unit_groups * m.key_bursts + element // m.burst_elements
@@ -225,7 +247,9 @@ def value_cell(
     """Place of an element of a token's Value in a full block; arguments as for `key_cell`."""
     channel, row, burst = value_subblock(m, row_set, index, element // m.n_bank)
     burst, lane = burst + token // m.burst_elements, token % m.burst_elements
-    return _cell(m, layer, head, channel, element % m.n_bank, row, burst, lane)
+    spread = _cell(m, layer, head, channel, element % m.n_bank, row, burst, lane)
+    whole = _by_token(m, layer, head, value_block(m, row_set, index), token, element)
+    return Cell(*(_where(m.is_burst, a, b) for a, b in zip(whole, spread, strict=True)))
 
 
 def zone_cell(
@@ -252,9 +276,12 @@ def owner(m: Map, n_zone: Any, cell: Cell) -> Owner:
     layer, row = cell.row // m.rows_layer, cell.row % m.rows_layer
     turn, row = row // m.rows_round, row % m.rows_round
     group, channel = cell.channel // m.ch_per_head, cell.channel % m.ch_per_head
+    home = _where(m.n_home > 1, cell.channel, 0)
+    group = _where(m.n_home > 1, 0, group)
     head = turn * m.n_group + group
     is_in = (layer < m.n_layer) & (turn < m.n_round) & (group < m.n_group) & (head < m.n_kv)
     row_set, row_in = row // (2 * m.value_rows), row % (2 * m.value_rows)
+    row_set = row_set * m.n_home + home
     zone_row = m.rows_round - 1 - row
     is_zone = zone_row < n_zone
     is_set = ~is_zone & (row_set < n_set(m, n_zone))
@@ -296,6 +323,11 @@ def _key_owner(m, channel, row, cell):
 
 
 def _value_owner(m, channel, row, cell):
+    spread, whole = _by_element(m, channel, row, cell), _key_owner(m, channel, row, cell)
+    return tuple(_where(m.is_burst, a, b) for a, b in zip(whole, spread, strict=True))
+
+
+def _by_element(m, channel, row, cell):
     place = (channel, cell.burst // m.value_bursts, row)
     at = [place[d] // m.taken[d] for d in range(3)]
     subblock = sum(place[d] % m.taken[d] * m.subblock_stride[d] for d in range(3))

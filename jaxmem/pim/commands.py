@@ -114,6 +114,9 @@ class Writer:
         interleave = int(self.m.block_extent[CHANNEL])
         self.run_columns = max(int(min(design.policy.run_max_blocks, 2**30)) // interleave, 1)
         self.has_zone = int(design.policy.v_write) == V_WRITE["commit_zone"]
+        self.is_burst, self.is_bulk = (
+            int(design.policy.v_write) == V_WRITE[name] for name in ("burst", "bulk")
+        )
         self.instructions: list[tuple[str, dict[str, int]]] = []
         self.operands: list[Operand] = []
 
@@ -153,12 +156,16 @@ class Writer:
             last = (place, granule)
         return [Run(*start, by_class) for start, by_class in sorted(runs.items())]
 
-    def cells(self, kind: int) -> dict[tuple[int, int], dict[int, int]]:
-        """Subblock by channel of a class, by row and column of a Value block."""
+    def cells(self, run: Run) -> dict[int, dict[tuple[int, int], dict[int, int]]]:
+        """Subblock by channel, by row and column of a Value block, by class of a run."""
+        home = run.row_set % int(self.m.n_home)
+        return {kind: self.of_class(kind, home) for kind in run.blocks}
+
+    def of_class(self, kind: int, home: int) -> dict[tuple[int, int], dict[int, int]]:
         m, found = self.m, {}
         for q in range(int(m.n_subblock)):
             part = [int(q // m.subblock_stride[d] % m.taken[d]) for d in range(3)]
-            channel = part[CHANNEL] + int(m.taken[CHANNEL]) * kind
+            channel = part[CHANNEL] + int(m.taken[CHANNEL]) * kind + home
             found.setdefault((part[ROW], part[COLUMN]), {})[channel] = q
         return dict(sorted(found.items()))
 
@@ -256,6 +263,8 @@ class Writer:
 
     def sv(self) -> None:
         """Outputs: every run's scores, then a step a row; a partial block in its slot."""
+        if self.is_burst:
+            return self.outer()
         size = int(self.m.block_tokens)
         for turn in range(int(self.m.n_round)):
             for request in self.requests:
@@ -269,18 +278,54 @@ class Writer:
                     if row >= 0:
                         self.staged(request, query, turn, row, slot)
 
+    def outer(self) -> None:
+        """Outputs of Values that lie as Keys do: each bank adds up its tokens' vectors, scaled.
+
+        An extension of the device (AttenPIM, L3): as many result registers a bank as a vector has
+        bursts, each read out in a step of its own, and added over the banks by the host.
+        """
+        m = self.m
+        g, unit, r = int(m.key_bursts), int(m.key_unit_groups), int(m.value_rows)
+        for turn in range(int(m.n_round)):
+            for request in self.requests:
+                at = self.keys(request, range(self.n_block(request)))
+                channels = sorted({c for of in at.values() for c in of})
+                mask = self.mask(channels, self.groups(turn))
+                for query in range(self.n_query):
+                    for (_, burst), block in at.items():
+                        for group in range(int(m.key_groups)):
+                            here = {c: [b * int(m.key_groups) + group] for c, b in block.items()}
+                            number = self.operand(SCORE, request, query, turn, here)
+                            for head in self.groups(turn):
+                                of = self.mask(block, [head])
+                                self.emit("WR_GB", of, turn, n=1, gpr=number, tag=burst)
+                    self.emit("WR_BIAS", mask, turn)
+                    for (row, burst), block in at.items():
+                        here = self.mask(block, self.groups(turn))
+                        for group in range(int(m.key_groups)):
+                            down, right = divmod(group, unit)
+                            tag = burst + right * g
+                            self.emit("MAC_OUTER", here, turn, row + r + down, n=g, tag=tag)
+                    for i in range(g):
+                        if i:
+                            self.emit("WR_BIAS", mask, turn)
+                        piece = dict.fromkeys(channels, i)
+                        number = self.operand(VALUE, request, query, turn, piece)
+                        self.emit("RD_MAC", mask, turn, gpr=number)
+        return None
+
     def run(self, request: int, query: int, turn: int, run: Run) -> None:
         m = self.m
         v, wide = int(m.value_bursts), int(m.taken[COLUMN])
         first = wide * run.column * v
-        cells = {kind: self.cells(kind) for kind in run.blocks}
+        cells = self.cells(run)
         parts = []
         for kind, blocks in run.blocks.items():
             channels = sorted({c for of in cells[kind].values() for c in of})
             bursts = [b * v + i for b in blocks for _ in range(wide) for i in range(v)]
             parts.append((channels, first, bursts))
         self.buffer(SCORE, request, query, turn, parts)
-        base = (2 * run.row_set + 1) * int(m.value_rows) + int(m.taken[ROW]) * run.row
+        base = self.base(run)
         groups = self.groups(turn)
         for row, column in cells[next(iter(cells))]:
             of = {kind: cells[kind][row, column] for kind in cells}
@@ -297,6 +342,12 @@ class Writer:
                 done = length
             number = self.operand(VALUE, request, query, turn, piece)
             self.emit("RD_MAC", mask, turn, gpr=number)
+
+    def base(self, run: Run) -> int:
+        """First row of a run."""
+        m = self.m
+        first = (2 * (run.row_set // int(m.n_home)) + 1) * int(m.value_rows)
+        return first + int(m.taken[ROW]) * run.row
 
     def staged(self, request: int, query: int, turn: int, row: int, slot: int) -> None:
         v = int(self.m.value_bursts)
@@ -329,8 +380,12 @@ class Writer:
                     token = self.written(request)[0]
                     self.key(request, turn, [token // int(m.block_tokens)], token, token + 1)
 
-    def key(self, request: int, turn: int, blocks: Iterable[int], first: int, past: int) -> None:
+    def key(
+        self, request: int, turn: int, blocks: Iterable[int], first: int, past: int, kind: str = KEY
+    ) -> None:
+        """Vectors of the tokens from `first` on, each in one bank, burst by burst."""
         m = self.m
+        lower = int(m.value_rows) if kind == VALUE else 0
         size, n_bank, unit = int(m.block_tokens), int(m.n_bank), int(m.key_unit_groups)
         g = int(m.key_bursts)
         for (row, burst), block in self.keys(request, blocks).items():
@@ -343,11 +398,14 @@ class Writer:
                 down, right = divmod(group, unit)
                 for i in range(g):
                     piece = {c: (t, i) for c, t in of.items()}
-                    number = self.operand(KEY, request, -1, turn, piece)
-                    self.single("WR_SBK", number, turn, row + down, bank, burst + right * g + i)
+                    number = self.operand(kind, request, -1, turn, piece)
+                    column = burst + right * g + i
+                    self.single("WR_SBK", number, turn, row + lower + down, bank, column)
 
     def v_write(self) -> None:
         """Decode: one token's Value, in the order of Commit Zone rows."""
+        if self.is_burst or self.is_bulk:
+            return self.vectors() if self.is_burst else self.bulk()
         m, p = self.m, self.p
         size = int(m.block_tokens)
         found = []
@@ -365,6 +423,32 @@ class Writer:
                     number = self.operand(VALUE, request, -1, turn, piece)
                     column = burst + token % size // int(m.burst_elements)
                     self.element(number, turn, row, column, is_zone)
+
+        return None
+
+    def vectors(self) -> None:
+        """Decode: one token's Value where it lies as a Key does."""
+        m = self.m
+        for turn in range(int(m.n_round)):
+            for request in self.requests:
+                if int(self.p["n_write"][request]) == 1:
+                    token = self.written(request)[0]
+                    block = token // int(m.block_tokens)
+                    self.key(request, turn, [block], token, token + 1, VALUE)
+
+    def bulk(self) -> None:
+        """Decode in lock-step: the batch's Values side by side, as one copy of whole bursts."""
+        m = self.m
+        c = int(m.ch_per_head)
+        written = [i for i in self.requests if int(self.p["n_write"][i]) == 1]
+        n = -(-len(written) * int(m.key_bursts) // (int(m.n_bank) * c))
+        for turn in range(int(m.n_round) if written else 0):
+            mask = self.mask(range(c), self.groups(turn))
+            for row in range(-(-n // int(m.row_bursts))):
+                first = row * int(m.row_bursts)
+                number = self.operand(VALUE, written[0], -1, turn, dict.fromkeys(range(c), first))
+                given = {"n": min(n - first, int(m.row_bursts)), "gpr": number, "tag": 0}
+                self.emit("WR_ABK_OPEN", mask, turn, int(m.value_rows) + row, **given)
 
     def stage(self, request: int) -> tuple[int, int]:
         """Commit Zone row and slot that a decoded token goes to."""
@@ -422,6 +506,9 @@ class Writer:
                 first, past = self.written(request)
                 blocks = range(first // size, -(-past // size))
                 self.key(request, turn, blocks, first, past)
+                if self.is_burst:
+                    self.key(request, turn, blocks, first, past, VALUE)
+                    continue
                 staged = {}
                 if p["commit_row"][request] >= 0:
                     staged[blocks[0]] = (p["commit_row"][request], p["commit_slot"][request])
@@ -441,8 +528,7 @@ class Writer:
         """A run of Value blocks, row by row."""
         m = self.m
         v, wide = int(m.value_bursts), int(m.taken[COLUMN])
-        base = (2 * run.row_set + 1) * int(m.value_rows) + int(m.taken[ROW]) * run.row
-        cells = {kind: self.cells(kind) for kind in run.blocks}
+        base, cells = self.base(run), self.cells(run)
         longest = max(len(blocks) for blocks in run.blocks.values())
         for row, column in cells[next(iter(cells))]:
             bursts = []

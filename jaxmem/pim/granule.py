@@ -3,7 +3,9 @@
 PATTON's granules (research/patton.md section 1; DESIGN section 6 of the project for what the paper
 leaves open). One KV head has C channels; a Key block of T tokens is T/16 groups of g bursts in one
 channel's row, token to bank; a Value block is a burst column over min(C, g) channels and r rows,
-token to element.
+token to element. Policies that keep a block, or a whole request, in one channel have a span of one
+channel and all g groups of a Value in its rows; where Values are written in whole bursts they lie as
+Keys do.
 """
 
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from jaxmem.core import relax
 from jaxmem.core.design import Leaf
 from jaxmem.devices.dram import row_bursts
 from jaxmem.llm import LayerTable, kind_of
+from jaxmem.pim.policy import SPREAD, V_WRITE
 
 
 class Shape(NamedTuple):
@@ -28,7 +31,8 @@ class Shape(NamedTuple):
     key_groups_row: Any  # how many fit a row
     value_rows: Any  # r
     value_bursts: Any  # width of a Value block's column
-    n_interleave: Any  # block interleave, where C exceeds the channels that a Value block spans
+    value_span: Any  # channels that a Value block spans
+    n_interleave: Any  # block interleave, where C exceeds that span
     blocks_set: Any  # blocks that a row set of r + r rows holds
     slots_row: Any  # Commit Zone slots of a row
 
@@ -45,11 +49,15 @@ def shape(design: Any, layer: Any) -> Shape:
     device = design.device
     row = row_bursts(device)
     automatic = relax.at_least(relax.floor(device.n_channel / relax.at_least(layer.n_kv, 1.0)), 1.0)
+    spread = design.policy.spread
+    is_alone = spread == SPREAD["request"]
     c = relax.where(design.ch_per_head > 0, design.ch_per_head, automatic)
+    c = relax.where(is_alone, 1.0, c)
     element_burst = device.burst_bytes / relax.at_least(layer.kv_element_bytes, 1e-3)
     key_bursts = relax.at_least(relax.ceil(layer.head_dim / element_burst), 1.0)
     value_groups = relax.at_least(relax.ceil(layer.head_dim / device.n_bank), 1.0)
-    span = relax.minimum(c, value_groups)
+    is_whole = (spread == SPREAD["block"]) | (spread == SPREAD["token"])
+    span = relax.where(is_whole, 1.0, relax.minimum(c, value_groups))
     n_interleave = relax.at_least(relax.floor(c / span), 1.0)
     value_rows = relax.ceil(value_groups / span)
     key_groups = relax.at_least(relax.ceil(design.block_tokens / device.n_bank), 1.0)
@@ -60,7 +68,10 @@ def shape(design: Any, layer: Any) -> Shape:
     block_rows = relax.floor(value_rows / relax.ceil(key_groups / key_groups_row))
     key_blocks_set = c * relax.where(key_groups <= key_groups_row, row_blocks, block_rows)
     value_blocks_set = relax.floor(row / value_bursts) * n_interleave
+    is_burst = design.policy.v_write == V_WRITE["burst"]
+    value_blocks_set = relax.where(is_burst, key_blocks_set, value_blocks_set)
     n_group = relax.at_least(relax.floor(device.n_channel / c), 1.0)
+    n_group = relax.where(is_alone, 1.0, n_group)
     return Shape(
         ch_per_head=c,
         n_round=relax.at_least(relax.ceil(layer.n_kv / n_group), 1.0),
@@ -70,6 +81,7 @@ def shape(design: Any, layer: Any) -> Shape:
         key_groups_row=key_groups_row,
         value_rows=value_rows,
         value_bursts=value_bursts,
+        value_span=span,
         n_interleave=n_interleave,
         blocks_set=relax.at_least(relax.minimum(key_blocks_set, value_blocks_set), 1.0),
         slots_row=relax.at_least(relax.floor(row / (value_rows * value_bursts)), 1.0)

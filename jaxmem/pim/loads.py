@@ -20,7 +20,7 @@ from jaxmem.pim.commands import DECODE, has_single_banks
 from jaxmem.pim.granule import granule_blocks, layers
 from jaxmem.pim.isa import Load
 from jaxmem.pim.placement import NONE, Placement
-from jaxmem.pim.policy import WRITE_ISSUE
+from jaxmem.pim.policy import V_WRITE, WRITE_ISSUE
 
 _FAR = 2**30  # sorts after everything
 
@@ -48,6 +48,8 @@ class Batch(NamedTuple):
     merges: Any
     run_columns: Any
     write_issue: Any
+    v_write: Any
+    home: Any  # [request] channel that all of a request lies in, where it lies in one
 
 
 def load(
@@ -99,13 +101,15 @@ def load(
             1,
         ),
         write_issue=policy.write_issue,
+        v_write=jnp.asarray(policy.v_write),
+        home=_index(p.row_set[:, 0]) % m.n_home,
     )
     steps = (step,) if isinstance(step, str) else tuple(step)
     local = jnp.arange(max_local or max_channel, dtype=jnp.int32)
     of_step = {
         "prefill": lambda c: _prefill(batch, c, max_bank, max_subblock),
         "k_write": lambda c: _key_write(batch, c, max_bank),
-        "v_write": lambda c: _value_write(batch, c, max_subblock),
+        "v_write": lambda c: _value_write(batch, c, max_bank, max_subblock),
         "commit": lambda c: _commit(batch, c, max_subblock),
         "qk": lambda c: _query_key(batch, c),
         "sv": lambda c: _score_value(batch, c, max_subblock),
@@ -114,6 +118,8 @@ def load(
     one = dataclasses.replace(one, n_bank_row=one.n_bank_row.max(-1))
     channel = jnp.arange(max_channel, dtype=jnp.int32)
     group, of_group = channel // m.ch_per_head, channel % m.ch_per_head
+    is_alone = m.n_home > 1
+    group, of_group = jnp.where(is_alone, 0, group), jnp.where(is_alone, channel, of_group)
     n_turn = -(-(m.n_kv - group) // m.n_group)
     is_used = (group < m.n_group) & (channel < m.n_channel)
     n_turn = jnp.where(is_used, jnp.clip(n_turn, 0, m.n_round), 0)
@@ -194,9 +200,10 @@ def _keys(b: Batch) -> tuple[Any, Any, Any, Any]:
     return *address.key_block(b.map, _index(p.row_set), _index(p.index)), is_block
 
 
-def _query_key(b: Batch, c: Any) -> Load:
+def _key_visits(b: Batch, c: Any) -> tuple[Visits, Any, Any]:
+    """Visits to the rows of Key blocks in a channel, their number, and those who have one."""
     m = b.map
-    channel, row, burst, is_block = _keys(b)
+    channel, row, _, is_block = _keys(b)
     here = is_block & (channel == c)
     # Sorted once for all channels (nothing in the order depends on c), packed in one number.
     packed = jnp.sort(jnp.where(is_block, channel * m.rows_round + row, _FAR), axis=1)
@@ -204,16 +211,22 @@ def _query_key(b: Batch, c: Any) -> Load:
     is_one = (packed < _FAR) & (packed // m.rows_round == c)
     more = m.key_unit_rows - 1
     before = _shifted(jnp.where(is_one, rows + more, NONE))  # those of a channel are together
-    visits = _visits(rows, rows + more, more, is_one, before)
+    return _visits(rows, rows + more, more, is_one, before), here.sum(), here.any(1)
+
+
+def _query_key(b: Batch, c: Any) -> Load:
+    m = b.map
+    _, _, burst, is_block = _keys(b)
+    visits, n_block, has_block = _key_visits(b, c)
     # The buffer is written wherever some channel of the head has a block.
     columns = jnp.sort(jnp.where(is_block, burst, _FAR), axis=1)
     is_new = jnp.concatenate(
         [jnp.ones_like(columns[:, :1], bool), columns[:, 1:] != columns[:, :-1]], 1
     )
     n_column = (is_new & (columns < _FAR)).sum(1) * m.key_unit_groups * m.key_bursts
-    n_step = here.sum() * m.key_groups * b.n_query
+    n_step = n_block * m.key_groups * b.n_query
     return _load(
-        n_gb=b.n_query * jnp.where(here.any(1), n_column, 0).sum(),
+        n_gb=b.n_query * jnp.where(has_block, n_column, 0).sum(),
         n_step=n_step,
         n_burst=n_step * m.key_bursts,
         n_miss=_opens(visits, b.n_query),
@@ -246,6 +259,7 @@ def _key_write(b: Batch, c: Any, max_bank: int) -> Load:
 class Cells(NamedTuple):
     """One channel's subblocks of a Value block, and of a Commit Zone slot."""
 
+    home: Any  # channel whose requests it counts, where a request lies in one
     kind: Any  # class of channels, which blocks interleave over
     is_used: Any
     n: Any  # subblocks
@@ -260,13 +274,15 @@ def _cells(m: Map, c: Any, max_subblock: int) -> Cells:
     q = jnp.arange(max_subblock, dtype=jnp.int32)
     part = [q // m.subblock_stride[d] % m.taken[d] for d in range(3)]
     here = (q < m.n_subblock) & (part[CHANNEL] == c % m.taken[CHANNEL])
-    kind = c // m.taken[CHANNEL]
+    is_alone = m.n_home > 1
+    kind = jnp.where(is_alone, 0, c // m.taken[CHANNEL])
     rows = jnp.sort(jnp.where(here, part[ROW], _FAR))
     n = here.sum()
     is_change = (rows[1:] != rows[:-1]) & (rows[1:] < _FAR)
     slot_kind = c // m.slot_span
     in_slot = (q < m.n_subblock) & (q % m.slot_span == c % m.slot_span)
     return Cells(
+        home=jnp.where(is_alone, c, 0),
         kind=kind,
         is_used=(kind < m.block_extent[CHANNEL]) & (n > 0),
         n=n,
@@ -297,7 +313,8 @@ def _runs(b: Batch, cells: Cells, is_one: Any) -> tuple[Visits, Any]:
     m, p = b.map, b.placement
     row_set, index = _index(p.row_set), _index(p.index)
     digit = [index // m.block_stride[d] % m.block_extent[d] for d in range(3)]
-    here = is_one & (digit[CHANNEL] == cells.kind) & cells.is_used
+    is_home = b.home == cells.home
+    here = is_one & (digit[CHANNEL] == cells.kind) & cells.is_used & is_home[:, None]
     line = row_set * m.block_extent[ROW] + digit[ROW]
     # One column more than there are keeps lines apart, and classes of channels too.
     width = m.block_extent[COLUMN] + 1
@@ -308,10 +325,11 @@ def _runs(b: Batch, cells: Cells, is_one: Any) -> tuple[Visits, Any]:
     packed = jnp.sort(packed, axis=1)
     kind, line, column = packed // per_kind, packed % per_kind // width, packed % width
     row = line % m.block_extent[ROW]
-    is_here = (packed < _FAR) & (kind == cells.kind) & cells.is_used
+    is_here = (packed < _FAR) & (kind == cells.kind) & cells.is_used & is_home[:, None]
     stride = m.block_stride
     granule = (kind * stride[CHANNEL] + column * stride[COLUMN] + row * stride[ROW]) // b.granule
-    base = (2 * (line // m.block_extent[ROW]) + 1) * m.value_rows + m.taken[ROW] * row
+    first = (2 * (line // m.block_extent[ROW] // m.n_home) + 1) * m.value_rows
+    base = first + m.taken[ROW] * row
     follows = (packed[:, 1:] == packed[:, :-1] + 1) & (m.taken[COLUMN] == 1)
     follows &= b.merges | (granule[:, 1:] == granule[:, :-1])
     begins = ~jnp.concatenate([jnp.zeros_like(follows[:, :1]), follows], 1)
@@ -331,11 +349,28 @@ def _score_value(b: Batch, c: Any, max_subblock: int) -> Load:
     staged = _slot_visits(b, cells, p.zone_row, p.zone_slot, p.n_token > 0)
     n_run, n_block, n_slot = runs.is_one.sum(), here.sum(), staged.is_one.sum()
     width, v = m.taken[COLUMN] * m.value_bursts, m.value_bursts
-    return _load(
+    plain = _load(
         n_gb=b.n_query * (n_block * width + n_slot * m.slot_bursts),
         n_step=b.n_query * (n_run * cells.n + n_slot * cells.slot_n),
         n_burst=b.n_query * v * (n_block * cells.n + n_slot * cells.slot_n),
         n_miss=_opens(_after(runs, staged), b.n_query),
+    )
+    return _chosen(b, plain, _outer(b, c), plain)
+
+
+def _outer(b: Batch, c: Any) -> Load:
+    """Values that lie as Keys do, each bank adding up its tokens' vectors."""
+    m = b.map
+    visits, n_block, _ = _key_visits(b, c)
+    n_group = b.n_query * n_block * m.key_groups
+    begins = visits.is_one & (visits.before == NONE)
+    first = _opens(visits._replace(inner=0 * visits.inner, is_counted=begins), b.n_query)
+    return _load(
+        n_gb=n_group,
+        n_step=b.n_query * visits.is_one.any(1).sum() * m.key_bursts,
+        n_burst=n_group * m.key_bursts,
+        n_miss=first,
+        n_extra_row=_opens(visits, b.n_query) - first,
     )
 
 
@@ -345,11 +380,11 @@ def _pick(b: Batch, block: Any) -> tuple[Any, Any]:
     row_set = _index(jnp.take_along_axis(p.row_set, _index(block)[:, None], 1))
     index = _index(jnp.take_along_axis(p.index, _index(block)[:, None], 1))
     digit = [index // m.block_stride[d] % m.block_extent[d] for d in range(3)]
-    base = (2 * row_set + 1) * m.value_rows + m.taken[ROW] * digit[ROW]
+    base = (2 * (row_set // m.n_home) + 1) * m.value_rows + m.taken[ROW] * digit[ROW]
     return base, digit[CHANNEL]
 
 
-def _value_write(b: Batch, c: Any, max_subblock: int) -> Load:
+def _value_write(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
     m, p = b.map, b.placement
     cells = _cells(m, c, max_subblock)
     is_one = (p.n_write == 1) & (p.n_token > 0)
@@ -361,7 +396,8 @@ def _value_write(b: Batch, c: Any, max_subblock: int) -> Load:
     order = jnp.argsort(jnp.where(is_zone, row * m.row_slots + slot, _FAR), stable=True)
     in_zone = _slot_visits(b, cells, row, slot, is_one)
     base, kind = _pick(b, (p.n_token - 1) // m.block_tokens)
-    direct = _value_visits(cells, (is_one & ~is_zone)[:, None] & (kind == cells.kind), base)
+    is_direct = is_one & ~is_zone & (b.home == cells.home)
+    direct = _value_visits(cells, is_direct[:, None] & (kind == cells.kind), base)
     merged = jax.tree.map(lambda x: x[order], _after(in_zone, direct))
     n_zone, n_direct = in_zone.is_one.sum() * cells.slot_n, direct.is_one.sum() * cells.n
     # A policy writes to the zone or not, so that one of the two is nothing.
@@ -369,7 +405,20 @@ def _value_write(b: Batch, c: Any, max_subblock: int) -> Load:
     total = per * (n_zone + n_direct)
     closes = b.write_issue == WRITE_ISSUE["stock_all_bank"]
     n_row = jnp.where(closes, total, per * _opens(merged))
-    return _load(n_write=total, n_write_row=n_row, n_bank_row=n_row // per)
+    plain = _load(n_write=total, n_write_row=n_row, n_bank_row=n_row // per)
+    whole = _key_write(b, c, max_bank)
+    n_bulk = -(-is_one.sum() * m.key_bursts // (m.n_bank * m.ch_per_head))
+    n_bulk_row = -(-n_bulk // m.row_bursts)
+    bulk = _load(n_write=n_bulk, n_write_row=n_bulk_row, n_bank_row=n_bulk_row)
+    return _chosen(b, plain, whole, bulk)
+
+
+def _chosen(b: Batch, plain: Load, burst: Load, bulk: Load) -> Load:
+    """One of three loads, by how the policy writes Values."""
+    is_burst, is_bulk = b.v_write == V_WRITE["burst"], b.v_write == V_WRITE["bulk"]
+    return jax.tree.map(
+        lambda a, x, y: jnp.where(is_burst, x, jnp.where(is_bulk, y, a)), plain, burst, bulk
+    )
 
 
 def _commit(b: Batch, c: Any, max_subblock: int) -> Load:
@@ -422,20 +471,27 @@ def _prefill(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
     channel, row, _, _ = _keys(b)
     is_key = is_written & (channel == c)
     order = jnp.lexsort((row, channel), axis=1)
+    is_burst = b.v_write == V_WRITE["burst"]
 
     def of_bank(bank: Any) -> tuple[Any, Any]:
         # Tokens of a block that lie in this bank: one a group, groups low to high.
         begin, end = -(-(low - bank) // m.n_bank), -(-(high - bank) // m.n_bank)
         here = is_key & (begin < end)
+        n_key = jnp.where(here, end - begin, 0).sum() * m.key_bursts
         start = row + begin // m.key_unit_groups
         stop = row + (end - 1) // m.key_unit_groups
-        keys = jax.tree.map(
-            lambda x: jnp.take_along_axis(x, order, 1), _visits(start, stop, stop - start, here)
+        start, stop, here = (jnp.take_along_axis(x, order, 1) for x in (start, stop, here))
+        keys = _visits(start, stop, stop - start, here)
+        below = keys._replace(
+            first=start + m.value_rows,
+            last=stop + m.value_rows,
+            before=jnp.where(keys.before == NONE, NONE, keys.before + m.value_rows),
         )
-        is_bank = bank < m.n_bank
-        n_key = jnp.where(here, end - begin, 0).sum() * m.key_bursts
         n_row = _opens(_after(keys, runs, *slots))
-        return jnp.where(is_bank, n_key + n_value, 0), jnp.where(is_bank, n_row, 0)
+        n_row = jnp.where(is_burst, _opens(_after(keys, below)), n_row)
+        is_bank = bank < m.n_bank
+        n_both = n_key + jnp.where(is_burst, n_key, n_value)
+        return jnp.where(is_bank, n_both, 0), jnp.where(is_bank, n_row, 0)
 
     total, n_row = jax.vmap(of_bank)(jnp.arange(max_bank, dtype=jnp.int32))
     return _load(n_write=total.sum(), n_write_row=n_row.sum(), n_bank_row=n_row)

@@ -11,7 +11,7 @@ import pytest
 
 import jaxmem as jm
 from jaxmem.pim import address, layout, occupancy
-from jaxmem.pim.policy import ORDER
+from jaxmem.pim.policy import ORDER, SPREAD
 
 
 def _twin():
@@ -29,6 +29,7 @@ BASE = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b")
 def design(
     *, n_channel=32, n_bank=16, n_row=16384, row_bytes=2048, burst_bytes=32, n_layer=32, n_kv=8,
     head_dim=128, element_bytes=2, block_tokens=16, c=4, k_order="ch_c_r", v_order="ch_c_r",
+    spread="head_group", lies_as_key=False,
 ):  # fmt: skip
     device = dataclasses.replace(
         BASE.device, n_channel=np.float64(n_channel), n_bank=np.float64(n_bank),
@@ -40,15 +41,19 @@ def design(
         BASE.llm, n_layer=like * n_layer, n_kv=like * n_kv, n_q=like * n_kv * 2,
         head_dim=like * head_dim, kv_element_bytes=like * element_bytes,
     )  # fmt: skip
-    policy = jm.pim.Policy.create(k_order=k_order, v_order=v_order)
+    v_write = "commit_zone" if spread == "head_group" else "direct"
+    policy = jm.pim.Policy.create(
+        k_order=k_order, v_order=v_order, spread=spread,
+        v_write="burst" if lies_as_key else v_write,
+    )  # fmt: skip
     return dataclasses.replace(
         BASE, device=device, llm=llm, policy=policy, ch_per_head=np.float64(c),
         block_tokens=np.float64(block_tokens),
     )  # fmt: skip
 
 
-def some_sizes(seed):
-    """Sizes of a small device with a head on it that fits."""
+def some_sizes(seed, *, others=False):
+    """Sizes of a small device with a head on it that fits; with PATTON's spread, or any."""
     rng = random.Random(seed)
     while True:
         n_bank = rng.choice([8, 16])
@@ -66,6 +71,8 @@ def some_sizes(seed):
         }  # fmt: skip
         if sizes["c"] > n_channel:
             continue
+        if others:
+            sizes |= {"spread": rng.choice(list(SPREAD)), "lies_as_key": rng.random() < 0.3}
         space = twin.Space(**sizes)
         if space.set_blocks and space.slots and space.n_set(2) > 0:
             return sizes, space
@@ -76,11 +83,12 @@ def test_the_map_is_the_twins_and_its_inverse_leads_back(seed):
     """Every element of every block of two sets and two zone rows, or a sample of them."""
     rng = np.random.default_rng(seed)
     for case in range(5):
-        sizes, space = some_sizes(100 * seed + case)
+        sizes, space = some_sizes(100 * seed + case, others=seed % 2 > 0)
         m = address.concrete(design(**sizes))
+        has_zone = sizes.get("spread", "head_group") == "head_group"
         assert int(m.set_blocks) == space.set_blocks, sizes
-        assert int(m.row_slots) == len(space.slots)
-        n_zone = 2
+        assert not has_zone or int(m.row_slots) == len(space.slots)
+        n_zone = 2 * has_zone
         assert int(address.n_set(m, n_zone)) == space.n_set(n_zone)
         n = 400
         layer = rng.integers(space.n_layer, size=n)
@@ -89,12 +97,15 @@ def test_the_map_is_the_twins_and_its_inverse_leads_back(seed):
         token = rng.integers(space.block_tokens, size=n)
         element = rng.integers(space.head_dim, size=n)
         index = rng.integers(space.set_blocks, size=n)
-        zone_row, slot = rng.integers(n_zone, size=n), rng.integers(len(space.slots), size=n)
+        zone_row, slot = (
+            rng.integers(max(n_zone, 1), size=n),
+            rng.integers(len(space.slots), size=n),
+        )
         for kind, of, there, place, which in (
             (address.KEY, address.key_cell, space.key, row_set, index),
             (address.VALUE, address.value_cell, space.value, row_set, index),
             (address.ZONE, address.zone_cell, space.zone, zone_row, slot),
-        ):
+        )[: 2 + has_zone]:
             given = (layer, head, place, which, token, element)
             cell = of(m, *given)
             expected = [there(*map(int, x)) for x in zip(*given, strict=True)]
