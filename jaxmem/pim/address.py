@@ -26,7 +26,7 @@ import numpy as np
 
 from jaxmem.devices.dram import row_bursts
 from jaxmem.pim import granule
-from jaxmem.pim.policy import ORDER, SPREAD, V_WRITE
+from jaxmem.pim.policy import ORDER, V_WRITE
 
 NONE = -1
 """Nothing is there."""
@@ -123,7 +123,6 @@ def map_of(design: Any) -> Map:
     n_subblock = whole(jnp.maximum(jnp.ceil(layer.head_dim / device.n_bank), 1))
     value_bursts = whole(s.value_bursts)
     extent = jnp.stack([c, row // value_bursts, r])
-    is_alone = design.policy.spread == SPREAD["request"]
     spanned = extent.at[CHANNEL].set(whole(s.value_span))
     taken, subblock_stride = _take(spanned, n_subblock, design.policy.v_order)
     block_extent = extent // taken
@@ -144,11 +143,11 @@ def map_of(design: Any) -> Map:
         n_layer=n_layer,
         n_kv=whole(layer.n_kv),
         head_dim=whole(layer.head_dim),
-        block_tokens=whole(design.block_tokens),
+        block_tokens=whole(s.block_tokens),
         ch_per_head=c,
-        n_group=jnp.where(is_alone, 1, jnp.maximum(whole(device.n_channel) // c, 1)),
+        n_group=jnp.where(s.n_home > 1, 1, jnp.maximum(whole(device.n_channel) // c, 1)),
         n_round=n_round,
-        n_home=jnp.where(is_alone, whole(device.n_channel), 1),
+        n_home=whole(s.n_home),
         is_burst=is_burst,
         rows_layer=rows_layer,
         rows_round=rows_layer // n_round,

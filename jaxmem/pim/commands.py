@@ -264,7 +264,8 @@ class Writer:
     def sv(self) -> None:
         """Outputs: every run's scores, then a step a row; a partial block in its slot."""
         if self.is_burst:
-            return self.outer()
+            self.outer()
+            return
         size = int(self.m.block_tokens)
         for turn in range(int(self.m.n_round)):
             for request in self.requests:
@@ -312,7 +313,6 @@ class Writer:
                         piece = dict.fromkeys(channels, i)
                         number = self.operand(VALUE, request, query, turn, piece)
                         self.emit("RD_MAC", mask, turn, gpr=number)
-        return None
 
     def run(self, request: int, query: int, turn: int, run: Run) -> None:
         m = self.m
@@ -405,7 +405,8 @@ class Writer:
     def v_write(self) -> None:
         """Decode: one token's Value, in the order of Commit Zone rows."""
         if self.is_burst or self.is_bulk:
-            return self.vectors() if self.is_burst else self.bulk()
+            (self.vectors if self.is_burst else self.bulk)()
+            return
         m, p = self.m, self.p
         size = int(m.block_tokens)
         found = []
@@ -423,8 +424,6 @@ class Writer:
                     number = self.operand(VALUE, request, -1, turn, piece)
                     column = burst + token % size // int(m.burst_elements)
                     self.element(number, turn, row, column, is_zone)
-
-        return None
 
     def vectors(self) -> None:
         """Decode: one token's Value where it lies as a Key does."""

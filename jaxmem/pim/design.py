@@ -27,12 +27,13 @@ class Design:
         source="PATTON 4.2",
     )
     block_tokens: Leaf = count(
-        "tokens of a KV block; a multiple of the banks and of a burst's elements",
+        "tokens of a KV block, a multiple of the banks and of a burst's elements; 0 = the policy's",
         unit="tokens",
+        low=0,
         lattice=(16.0, 32.0, 64.0, 128.0),
         high=4096,
-        default=16,
-        source="PATTON 2.3 (vLLM's default)",
+        default=0,
+        source="PATTON 2.3: vLLM's default of 16; 5.2: BlockPIM's 128",
     )
     expected_run_blocks: Leaf = leaf(
         "mean run of consecutive Value blocks; NaN = the worst case, one owned granule",

@@ -40,7 +40,7 @@ def query_key(design: Any, s: Shape, n_token: Leaf) -> Load:
     blocks of a row, and every 16 tokens take one WRBIAS, g MACAB, RDMAC. Rows change where a row
     fills and where a run of owned granules ends.
     """
-    n_block = relax.ceil(n_token / design.block_tokens)
+    n_block = relax.ceil(n_token / s.block_tokens)
     n_step = relax.ceil(n_block / s.ch_per_head) * s.key_groups
     run = run_blocks(design, s, relax.at_least(n_block, 1.0))
     run_steps = relax.ceil(run / s.ch_per_head) * s.key_groups
@@ -61,8 +61,8 @@ def score_value(design: Any, s: Shape, n_token: Leaf) -> Load:
     Zone, or as the last column of a run without one.
     """
     has_zone = design.policy.v_write == V_WRITE["commit_zone"]
-    n_all = relax.ceil(n_token / design.block_tokens)
-    n_full = relax.floor(n_token / design.block_tokens)
+    n_all = relax.ceil(n_token / s.block_tokens)
+    n_full = relax.floor(n_token / s.block_tokens)
     n_block = relax.where(has_zone, n_full, n_all)
     run = run_blocks(design, s, relax.at_least(n_block, 1.0))
     n_run = n_block / run
@@ -115,7 +115,7 @@ def commit(design: Any, s: Shape, batch: Leaf) -> Load:
     The filled slot is read burst by burst and written to its r destination rows.
     """
     has_zone = design.policy.v_write == V_WRITE["commit_zone"]
-    n_commit = relax.where(has_zone, batch / design.block_tokens / s.n_interleave, 0.0)
+    n_commit = relax.where(has_zone, batch / s.block_tokens / s.n_interleave, 0.0)
     width = s.value_rows * s.value_bursts
     n_bank = design.device.n_bank
     one = Load(
@@ -131,7 +131,7 @@ def commit(design: Any, s: Shape, batch: Leaf) -> Load:
 def prefill_write(design: Any, s: Shape, n_token: Leaf) -> tuple[Load, Load]:
     """Loads of writing a prompt's Keys and Values, one request: bursts to single banks."""
     device = design.device
-    n_block = relax.ceil(n_token / design.block_tokens)
+    n_block = relax.ceil(n_token / s.block_tokens)
     n_group = relax.ceil(n_block / s.ch_per_head) * s.key_groups
     n_column = n_block / s.n_interleave * s.value_bursts
 

@@ -3,9 +3,8 @@
 PATTON's granules (research/patton.md section 1; DESIGN section 6 of the project for what the paper
 leaves open). One KV head has C channels; a Key block of T tokens is T/16 groups of g bursts in one
 channel's row, token to bank; a Value block is a burst column over min(C, g) channels and r rows,
-token to element. Policies that keep a block, or a whole request, in one channel have a span of one
-channel and all g groups of a Value in its rows; where Values are written in whole bursts they lie as
-Keys do.
+token to element. Where a policy keeps a block, or a whole request, in one channel, a Value spans
+that channel alone with all its rows; where Values are written in whole bursts they lie as Keys do.
 """
 
 from typing import Any, NamedTuple
@@ -23,7 +22,9 @@ from jaxmem.pim.policy import SPREAD, V_WRITE
 class Shape(NamedTuple):
     """Granule shapes of one layer kind under a design; every entry a traced number."""
 
+    block_tokens: Any  # T
     ch_per_head: Any  # C
+    n_home: Any  # channels that a request may live in, 1 where it lives in all of a group
     n_round: Any  # turns in which heads share the channel groups
     n_query: Any  # query heads per KV head
     key_bursts: Any  # g: bursts of one token's Key
@@ -60,8 +61,9 @@ def shape(design: Any, layer: Any) -> Shape:
     span = relax.where(is_whole, 1.0, relax.minimum(c, value_groups))
     n_interleave = relax.at_least(relax.floor(c / span), 1.0)
     value_rows = relax.ceil(value_groups / span)
-    key_groups = relax.at_least(relax.ceil(design.block_tokens / device.n_bank), 1.0)
-    value_bursts = relax.at_least(relax.ceil(design.block_tokens / element_burst), 1.0)
+    block = relax.where(design.block_tokens > 0, design.block_tokens, design.policy.prefix_tokens)
+    key_groups = relax.at_least(relax.ceil(block / device.n_bank), 1.0)
+    value_bursts = relax.at_least(relax.ceil(block / element_burst), 1.0)
     key_groups_row = relax.at_least(relax.floor(row / key_bursts), 1.0)
     # Whole blocks in a row, or whole rows of a block.
     row_blocks = value_rows * relax.floor(key_groups_row / key_groups)
@@ -73,7 +75,9 @@ def shape(design: Any, layer: Any) -> Shape:
     n_group = relax.at_least(relax.floor(device.n_channel / c), 1.0)
     n_group = relax.where(is_alone, 1.0, n_group)
     return Shape(
+        block_tokens=block,
         ch_per_head=c,
+        n_home=relax.where(is_alone, device.n_channel, 1.0),
         n_round=relax.at_least(relax.ceil(layer.n_kv / n_group), 1.0),
         n_query=layer.n_q / relax.at_least(layer.n_kv, 1.0),
         key_bursts=key_bursts,
@@ -90,9 +94,16 @@ def shape(design: Any, layer: Any) -> Shape:
 
 
 def granule_blocks(design: Any, s: Shape) -> Leaf:
-    """Blocks of the granule that a request owns: at most a row set, and all of it if unshared."""
-    owned = relax.minimum(design.policy.own_blocks, s.blocks_set)
-    return relax.where(design.policy.shares_rowset > 0, owned, s.blocks_set)
+    """Blocks of the granule that a request owns.
+
+    At most a row set, and all of it if unshared; under a static policy the row sets of the context
+    cap.
+    """
+    policy = design.policy
+    owned = relax.minimum(policy.own_blocks, s.blocks_set)
+    owned = relax.where(policy.shares_rowset > 0, owned, s.blocks_set)
+    capped = relax.ceil(policy.max_context_tokens / (s.block_tokens * s.blocks_set)) * s.blocks_set
+    return relax.where(policy.is_static > 0, capped, owned)
 
 
 def layers(design: Any) -> tuple[Shape, Leaf]:

@@ -32,14 +32,16 @@ def n_granule(design: Any, s: Shape, n_layer: Leaf, batch: Leaf) -> Leaf:
     """Order-2 granules of a layer, beside the Commit Zone of `batch` requests."""
     rows = relax.floor(design.device.n_row / relax.at_least(n_layer, 1.0))
     rows = relax.floor(rows / s.n_round) - zone_rows(design, s, batch)
-    n_set = relax.at_least(relax.floor(rows / (2 * s.value_rows)), 0.0)
-    return n_set * relax.floor(s.blocks_set / granule_blocks(design, s))
+    n_set = s.n_home * relax.at_least(relax.floor(rows / (2 * s.value_rows)), 0.0)
+    owned = granule_blocks(design, s)
+    of_set = n_set * relax.floor(s.blocks_set / owned)
+    return relax.where(owned <= s.blocks_set, of_set, relax.floor(n_set * s.blocks_set / owned))
 
 
 def capacity_tokens(design: Any, s: Shape, n_layer: Leaf, batch: Leaf) -> Leaf:
     """KV tokens that fit, tails of open granules included."""
     blocks = n_granule(design, s, n_layer, batch) * granule_blocks(design, s)
-    return blocks * design.block_tokens
+    return blocks * s.block_tokens
 
 
 def granules_needed(design: Any, s: Shape, batch: Leaf, context_tokens: Leaf) -> Leaf:
@@ -47,5 +49,5 @@ def granules_needed(design: Any, s: Shape, batch: Leaf, context_tokens: Leaf) ->
     reserved = relax.where(
         design.policy.is_static > 0, design.policy.max_context_tokens, context_tokens
     )
-    n_block = relax.ceil(reserved / design.block_tokens)
+    n_block = relax.ceil(reserved / s.block_tokens)
     return batch * relax.ceil(n_block / granule_blocks(design, s))

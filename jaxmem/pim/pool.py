@@ -6,7 +6,9 @@ A request owns Order-2 granules and fills its open one from the front; the next 
 can be (the next, else the one before), else in the lowest row set with two free ones, else in the
 lowest with one. A partial Value block has a slot in the fullest Commit Zone row with room and its
 place is reserved; with no slot left the zone grows by a row, which costs the last row set once it
-reaches it, and shrinks again. Full blocks nobody uses stay cached and are evicted least recently
+reaches it, and shrinks again. Other policies: a request owns all its context cap at once (static);
+lives in one channel, the one with the least tokens that has room; or a block goes to the channel
+with the fewest. Full blocks nobody uses stay cached and are evicted least recently
 used first; a granule returns when its last block leaves. What fails changes nothing.
 
 All state is one int32 array. The writes of a turn are applied at the start of the next, before
@@ -24,13 +26,14 @@ from jax import lax
 
 from jaxmem.core.design import Leaf, leaf, record
 from jaxmem.pim import address
-from jaxmem.pim.address import Map
+from jaxmem.pim.address import CHANNEL, Map
 from jaxmem.pim.granule import granule_blocks, layers
 from jaxmem.pim.placement import Placement
-from jaxmem.pim.policy import V_WRITE
+from jaxmem.pim.policy import SPREAD, V_WRITE
 from jaxmem.serving.memory import Words, commit
 
 NONE = -1
+_MAX_CHANNEL = 64  # of a KV head
 CLOSED = -2
 """Owner of a granule that holds blocks and that no running request fills."""
 PLACE, REF, PREV, NEXT, FILLED = range(5)  # words of a block
@@ -51,6 +54,7 @@ class Bounds:
         max_request: requests.
         max_held: blocks of one request.
         max_slot: Commit Zone slots.
+        max_home: channels that a request may live in, where it lives in one.
     """
 
     max_block: int
@@ -59,6 +63,7 @@ class Bounds:
     max_request: int
     max_held: int
     max_slot: int
+    max_home: int = 1
 
     @property
     def granule(self) -> int:
@@ -113,7 +118,10 @@ class Sizes(NamedTuple):
 
     map: Map
     own: Any  # blocks of a granule
-    per_set: Any  # granules of a row set
+    unit: Any  # blocks that granules divide evenly: a row set, or a granule of several
+    per_unit: Any  # granules of a unit
+    spread: Any
+    cap: Any  # tokens of a request, at most
     has_zone: Any
     carries: Any
     caches: Any
@@ -122,29 +130,38 @@ class Sizes(NamedTuple):
 def sizes(design: Any) -> Sizes:
     """Sizes of a design's pool; traced."""
     m, (shape, _) = address.map_of(design), layers(design)
-    own = jnp.asarray(granule_blocks(design, shape), jnp.int32)
+    own = jnp.asarray(jnp.minimum(granule_blocks(design, shape), 2**30), jnp.int32)
     policy = design.policy
+    unit = jnp.maximum(m.set_blocks, own)
     return Sizes(
         map=m,
         own=own,
-        per_set=m.set_blocks // own,
+        unit=unit,
+        per_unit=unit // own,
+        spread=jnp.asarray(policy.spread),
+        cap=jnp.asarray(jnp.minimum(policy.max_context_tokens, 2**30), jnp.int32),
         has_zone=jnp.asarray(policy.v_write) == V_WRITE["commit_zone"],
         carries=jnp.asarray(policy.carries) > 0,
         caches=jnp.asarray(policy.has_prefix_cache) > 0,
     )
 
 
+def n_usable(s: Sizes, n_zone: Any) -> Any:
+    """Granules beside `n_zone` Commit Zone rows."""
+    return address.n_set(s.map, n_zone) * s.map.set_blocks // s.unit * s.per_unit
+
+
 def bounds(design: Any, *, max_request: int, max_held: int, max_block: int = 0) -> Bounds:
     """Bounds that a concrete design fits; by default an id for every place and request's tail."""
     s = jax.tree.map(np.asarray, jax.jit(sizes)(design))
-    n_set = int(address.n_set(s.map, 0))
-    n_place = n_set * int(s.map.set_blocks)
+    n_place = int(address.n_set(s.map, 0)) * int(s.map.set_blocks)
     return Bounds(
         max_block=max_block or n_place + max_request,
         max_place=max(n_place, 1),
-        max_granule=max(n_set * int(s.per_set), 1),
+        max_granule=max(int(n_usable(s, 0)), 1),
         max_request=max_request,
         max_held=max_held,
+        max_home=int(s.map.n_home),
         max_slot=-(-2 * max_request // int(s.map.row_slots)) * int(s.map.row_slots),
     )
 
@@ -198,8 +215,8 @@ class Turn(Words):
 
     def of(self, place: Any) -> Any:
         """The granule of a place."""
-        m = self.s.map
-        return place // m.set_blocks * self.s.per_set + place % m.set_blocks // self.s.own
+        s = self.s
+        return place // s.unit * s.per_unit + place % s.unit // s.own
 
     def unlink(self, block: Any, where: Any) -> None:
         """Out of the list of unused blocks; the block remembers where it was."""
@@ -257,7 +274,7 @@ def _drop(turn: Turn, block: Any, where: Any, *, gives_back: bool) -> None:
     g = turn.of(jnp.maximum(place, 0))
     resident, used, owner = (turn.granule(g, f) for f in (RESIDENT, USED, OWNER))
     is_empty = (resident == 1) & (owner == CLOSED)
-    is_last = place % turn.s.map.set_blocks % turn.s.own == used - 1
+    is_last = place % turn.s.unit % turn.s.own == used - 1
     less = jnp.where(is_last, used - 1, used) if gives_back else used
     turn.put(block, PLACE, NONE, where)
     turn.put(block, FILLED, 0, where)
@@ -315,25 +332,57 @@ def _leave(b: Bounds, s: Sizes, pool: Pool, request: Any, how: Any) -> Pool:
     return pool._replace(memory=memory, n_pinned=n_pinned - unpins)
 
 
-def _free_granule(turn: Turn, open_: Any, n_usable: Any) -> Any:
+def _home(turn: Turn, place: Any) -> Any:
+    """Channel that a place's request lives in, where it lives in one."""
+    m = turn.s.map
+    return jnp.maximum(place, 0) // m.set_blocks % m.n_home
+
+
+def _choose_home(turn: Turn, n_granules: Any, n_granule: Any) -> tuple[Any, Any]:
+    """The channel with the least tokens of those that have room, and the room of each."""
+    b, s = turn.b, turn.s
+    g = jnp.arange(b.max_granule, dtype=jnp.int32)
+    pins = turn.memory[b.granule : b.table].reshape(-1, 4)[:, PINNED]
+    words = turn.memory[b.request : b.held].reshape(-1, 4)
+    first = turn.memory[b.held : b.slot].reshape(b.max_request, b.max_held)[:, 0]
+    place = turn.memory[5 * jnp.maximum(first, 0) + PLACE]
+    n_token = jnp.where(words[:, N_BLOCK] > 0, words[:, N_TOKEN], 0)
+    home = jnp.arange(b.max_home, dtype=jnp.int32)[:, None]
+    tokens = jnp.where(_home(turn, place)[None] == home, n_token[None], 0).sum(1)
+    of_home = _home(turn, g // s.per_unit * s.unit)[None] == home
+    room = (of_home & ((pins == 0) & (g < n_granules))[None]).sum(1)
+    is_one = (home[:, 0] < s.map.n_home) & (room >= n_granule)
+    return jnp.argmin(jnp.where(is_one, tokens, 2**30)).astype(jnp.int32), room
+
+
+def _free_granule(turn: Turn, open_: Any, n_granules: Any, home: Any) -> Any:
     """The granule to open next, or NONE."""
     b, s = turn.b, turn.s
-    owner = turn.memory[b.granule : b.table].reshape(-1, 4)[:, OWNER]
+    words = turn.memory[b.granule : b.table].reshape(-1, 4)
     g = jnp.arange(b.max_granule, dtype=jnp.int32)
-    free = (owner == NONE) & (g < n_usable)
+    free = (words[:, OWNER] == NONE) & (g < n_granules)
+    if b.max_home > 1:
+        free &= (s.map.n_home == 1) | (_home(turn, g // s.per_unit * s.unit) == home)
+
+    # A block goes to the channel that holds the fewest.
+    channel = g % s.per_unit * s.own // s.map.key_stride[CHANNEL] % s.map.key_extent[CHANNEL]
+    held = jnp.zeros(_MAX_CHANNEL, jnp.int32).at[channel].add(words[:, RESIDENT])
+    emptiest = jnp.argmin(jnp.where(free, held[channel], 2**30)).astype(jnp.int32)
+    emptiest = jnp.where(free.any(), emptiest, NONE)
 
     def beside(other: Any) -> Any:
-        is_same = (open_ >= 0) & (other >= 0) & (other // s.per_set == open_ // s.per_set)
-        return is_same & free[jnp.clip(other, 0, b.max_granule - 1)] & (other < n_usable)
+        is_same = (open_ >= 0) & (other >= 0) & (other // s.per_unit == open_ // s.per_unit)
+        return is_same & free[jnp.clip(other, 0, b.max_granule - 1)] & (other < n_granules)
 
     total = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(free, dtype=jnp.int32)])
-    first = g // s.per_set * s.per_set
-    in_set = total[jnp.minimum(first + s.per_set, b.max_granule)] - total[first]
+    first = g // s.per_unit * s.per_unit
+    in_set = total[jnp.minimum(first + s.per_unit, b.max_granule)] - total[first]
     several = free & (in_set >= 2)
     lowest = jnp.where(several.any(), jnp.argmax(several), jnp.argmax(free)).astype(jnp.int32)
     lowest = jnp.where(free.any(), lowest, NONE)
     found = jnp.where(beside(open_ - 1), open_ - 1, lowest)
-    return jnp.where(beside(open_ + 1), open_ + 1, found)
+    found = jnp.where(beside(open_ + 1), open_ + 1, found)
+    return jnp.where(s.spread == SPREAD["block"], emptiest, found)
 
 
 def _free_slot(turn: Turn, n_zone: Any) -> Any:
@@ -350,11 +399,11 @@ def _free_slot(turn: Turn, n_zone: Any) -> Any:
     return jnp.where(is_one.any(), best, NONE)
 
 
-def _is_pinned(turn: Turn, row_set: Any) -> Any:
-    """Whether a granule of a row set is in use."""
+def _is_pinned(turn: Turn, unit: Any) -> Any:
+    """Whether a granule of a unit is in use."""
     b, s = turn.b, turn.s
     pins = turn.memory[b.granule : b.table].reshape(-1, 4)[:, PINNED]
-    return ((jnp.arange(b.max_granule) // s.per_set == row_set) & (pins > 0)).any()
+    return ((jnp.arange(b.max_granule) // s.per_unit == unit) & (pins > 0)).any()
 
 
 def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any, n_write: Any):
@@ -416,20 +465,27 @@ def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any,
         found = lax.cond(needs, lambda: _free_slot(turn, pool.n_zone), lambda: jnp.int32(NONE))
         grows = needs & (found < 0)
         n_zone = pool.n_zone + grows
-        n_set, lost = address.n_set(m, n_zone), address.n_set(m, pool.n_zone) - 1
-        loses = n_set <= lost
+        n_granules, lost = n_usable(s, n_zone), n_usable(s, pool.n_zone) // s.per_unit - 1
+        loses = n_granules // s.per_unit <= lost
         bad |= lax.cond(loses, lambda: _is_pinned(turn, lost), lambda: jnp.bool_(False))
         bad |= (n_zone * m.row_slots > b.max_slot) | (n_zone > m.rows_round)
-        bad |= n_granule > n_set * s.per_set - n_pinned
-        return ~bad, can_carry, carried, open_, slot, fills, needs, found, n_zone
+        bad |= n_granule > n_granules - n_pinned
+        bad |= after > s.cap
+        home = jnp.int32(0)
+        if b.max_home > 1:
+            known = jnp.where(n_had > 0, turn.held(request, 0), share[0])
+            chosen, room = _choose_home(turn, n_granules, n_granule)
+            home = jnp.where(n_held > 0, _home(turn, turn.block(known, PLACE)), chosen)
+            bad |= n_granule > room[home]
+        return ~bad, can_carry, carried, open_, slot, fills, needs, found, n_zone, home
 
-    memory, (ok, can_carry, carried, open_, slot, fills, needs, found, n_zone) = _once(
-        b, s, memory, writes, plan, 9
+    memory, (ok, can_carry, carried, open_, slot, fills, needs, found, n_zone, home) = _once(
+        b, s, memory, writes, plan, 10
     )
     ok, can_carry, fills, needs = (x > 0 for x in (ok, can_carry, fills, needs))
     n_zone = jnp.where(writes, n_zone, pool.n_zone)
-    n_set, lost = address.n_set(m, n_zone), address.n_set(m, pool.n_zone) - 1
-    loses, n_usable = n_set <= lost, n_set * s.per_set
+    n_granules, lost = n_usable(s, n_zone), n_usable(s, pool.n_zone) // s.per_unit - 1
+    loses = n_granules // s.per_unit <= lost
 
     # Back as it was: in reverse, so that the list of unused blocks closes as it opened.
     def undo(turn: Turn, carry: Any) -> Any:
@@ -456,13 +512,13 @@ def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any,
     # Blocks of the row set that the zone takes.
     def clear(turn: Turn, carry: Any) -> Any:
         (k,) = carry
-        block = turn.word(b.table + lost * m.set_blocks + k)
+        block = turn.word(b.table + lost * s.unit + k)
         is_one = block >= 0
         turn.unlink(jnp.maximum(block, 0), is_one)
         _drop(turn, jnp.maximum(block, 0), is_one, gives_back=False)
         return (k + 1,)
 
-    n_clear = jnp.where(ok & loses, m.set_blocks, 0)
+    n_clear = jnp.where(ok & loses, s.unit, 0)
     memory, _ = _loop(b, s, memory, (0,), lambda c: c[0] < n_clear, clear)
 
     # New blocks: into the open granule, or open one, or evict for one.
@@ -472,12 +528,12 @@ def _append(b: Bounds, s: Sizes, pool: Pool, request: Any, share: Any, ids: Any,
         used, pins, resident = (turn.granule(at, f) for f in (USED, PINNED, RESIDENT))
         has_room = (open_ >= 0) & (used < s.own)
         fresh = lax.cond(
-            has_room, lambda: jnp.int32(NONE), lambda: _free_granule(turn, open_, n_usable)
+            has_room, lambda: jnp.int32(NONE), lambda: _free_granule(turn, open_, n_granules, home)
         )
         opens = ~has_room & (fresh >= 0)
         evicts = ~has_room & ~opens
         block = ids[k]
-        place = at // s.per_set * m.set_blocks + at % s.per_set * s.own + used
+        place = at // s.per_unit * s.unit + at % s.per_unit * s.own + used
         is_full = (n_held + k + 1) * size <= after
         turn.put(block, PLACE, place, has_room)
         turn.put(block, REF, 1, has_room)

@@ -170,13 +170,13 @@ def _is_unlaid(point, batch):
     """Infinite where the granules cannot be formed: MLA, blocks of a wrong size, C too large."""
     design = point[0]
     device, layer = design.device, layout.kv_kind(design.llm)
+    s = layout.shape(design, layer)
     element_burst = device.burst_bytes / layer.kv_element_bytes
     quantum = jnp.maximum(device.n_bank, element_burst)
     is_bad = (layer.is_mla > 0) | (layer.kv_bytes_token <= 0)
     # A remainder would be computed lane by lane, a hundred times as slow.
-    is_bad |= design.block_tokens != quantum * jnp.floor(design.block_tokens / quantum)
+    is_bad |= s.block_tokens != quantum * jnp.floor(s.block_tokens / quantum)
     is_bad |= design.ch_per_head > device.n_channel
-    s = layout.shape(design, layer)
     is_bad |= s.key_groups > s.key_groups_row * s.value_rows
     is_bad |= s.value_bursts > row_bursts(device)
     return _broken(is_bad, batch)
@@ -222,7 +222,7 @@ def _metrics(design, workload, batch, feasible, limit) -> PimMetrics:
     }
     energy_j = sum(joule.values())
     s, n_layer = layout.layers(design)
-    n_block = relax.floor(context_tokens(workload) / design.block_tokens)
+    n_block = relax.floor(context_tokens(workload) / s.block_tokens)
     metrics = PimMetrics(
         latency_s=total_s,
         tokens_per_s=batch / total_s,

@@ -31,26 +31,35 @@ SMALL = sizes_of.design(
     n_channel=4, n_row=14, row_bytes=512, n_layer=1, n_kv=1, head_dim=64, c=1, block_tokens=16
 )
 BOUNDS = pool.Bounds(
-    max_block=40, max_place=64, max_granule=32, max_request=N_REQUEST, max_held=N_HELD, max_slot=12
-)
+    max_block=40, max_place=64, max_granule=64, max_request=N_REQUEST, max_held=N_HELD,
+    max_slot=12, max_home=4,
+)  # fmt: skip
 step = jax.jit(functools.partial(pool.step, BOUNDS))
 
 
-def pair(n_row=26, own=4, **policy):
+def pair(n_row=26, own=4, c=1, **policy):
     """The same small memory twice: a design, and its plain twin."""
     fields = {"own_blocks": own, **policy}
     d = dataclasses.replace(
         SMALL,
+        ch_per_head=np.float64(c),
         device=dataclasses.replace(SMALL.device, n_row=np.float64(n_row)),
         policy=jm.pim.Policy.create(**fields),
     )
     m = address.concrete(d)
+    if fields.get("is_static"):
+        own = -(-fields["max_context_tokens"] // (16 * int(m.set_blocks))) * int(m.set_blocks)
+    else:
+        own = min(own, int(m.set_blocks))
     plain = twin.Pool(
         n_row=n_row, r=int(m.value_rows), set_blocks=int(m.set_blocks),
-        own=min(own, int(m.set_blocks)), row_slots=int(m.row_slots), n_request=N_REQUEST,
+        own=own, row_slots=int(m.row_slots), n_request=N_REQUEST,
         max_slot=BOUNDS.max_slot, max_held=N_HELD, carries=fields.get("carries", True),
         has_zone=fields.get("v_write", "commit_zone") == "commit_zone",
         caches=fields.get("has_prefix_cache", True),
+        n_home=4 if fields.get("spread") == "request" else 1,
+        channel=(lambda i: i % c) if fields.get("spread") == "block" else None,
+        cap=fields.get("max_context_tokens", 10**9),
     )  # fmt: skip
     return d, plain
 
@@ -106,6 +115,12 @@ def random_events(rng, plain, ends):
 POLICIES = [
     {}, {"own": 2}, {"carries": False}, {"v_write": "direct"}, {"own": 16}, {"n_row": 33},
     {"has_prefix_cache": False}, {"own": 8, "n_row": 35},
+    {"is_static": True, "max_context_tokens": 100, "v_write": "direct", "own": 1},
+    {"is_static": True, "max_context_tokens": 300, "n_row": 33, "v_write": "direct"},
+    {"spread": "request", "v_write": "direct", "own": 8, "n_row": 8},
+    {"spread": "request", "v_write": "direct", "own": 16, "n_row": 8, "has_prefix_cache": False},
+    {"spread": "block", "v_write": "direct", "own": 1, "n_row": 8, "c": 4},
+    {"spread": "token", "v_write": "direct", "shares_rowset": False, "n_row": 24, "own": 16},
 ]  # fmt: skip
 
 

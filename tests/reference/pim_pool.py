@@ -19,21 +19,26 @@ class Granule:
 
 class Request:
     def __init__(self):
-        self.n_token, self.held, self.open, self.slot = 0, [], None, None
+        self.n_token, self.held, self.open, self.slot, self.home = 0, [], None, None, 0
 
 
 class Pool:
     def __init__(
         self, *, n_row, r, set_blocks, own, row_slots, n_request, size=16, max_slot=1000,
         max_held=1000,
-        has_zone=True, carries=True, caches=True, undoes=True,
+        has_zone=True, carries=True, caches=True, undoes=True, n_home=1, channel=None, cap=10**9,
     ):  # fmt: skip
+        # Channels that a request may live in; channel of a block's index, if that is what counts.
+        self.n_home, self.channel, self.cap = n_home, channel, cap
         self.undoes = undoes  # whether an event that fails is taken back
-        self.n_row, self.r, self.own, self.per_set = n_row, r, own, set_blocks // own
+        self.n_row, self.r, self.own = n_row, r, own
+        self.unit = max(set_blocks, own)
+        self.per_set = self.unit // own
         self.set_blocks, self.row_slots, self.size = set_blocks, row_slots, size
         self.max_slot, self.max_held = max_slot, max_held
         self.has_zone, self.carries, self.caches = has_zone, carries, caches
-        self.granules = [Granule() for _ in range(n_row // (2 * r) * self.per_set)]
+        n_set = n_home * (n_row // (2 * r))
+        self.granules = [Granule() for _ in range(n_set * set_blocks // self.unit * self.per_set)]
         self.requests = [Request() for _ in range(n_request)]
         self.place, self.ref, self.filled = {}, {}, {}  # by block
         self.unused = []  # blocks without a user, oldest first
@@ -42,10 +47,30 @@ class Pool:
     # Sizes
 
     def n_set(self, n_zone=None):
-        return max(self.n_row - (self.n_zone if n_zone is None else n_zone), 0) // (2 * self.r)
+        """Units of granules."""
+        rows = max(self.n_row - (self.n_zone if n_zone is None else n_zone), 0)
+        return self.n_home * (rows // (2 * self.r)) * self.set_blocks // self.unit
 
     def usable(self):
         return range(self.n_set() * self.per_set)
+
+    def home(self, g):
+        return g // self.per_set % self.n_home
+
+    def choose_home(self, n_granule):
+        """The channel with the least tokens that has room."""
+
+        def room(h):
+            return sum(not self.is_pinned(g) for g in self.usable() if self.home(g) == h)
+
+        def tokens(h):
+            of = [r for r in self.requests if r.held and self.home(self.place[r.held[0]][0]) == h]
+            return sum(r.n_token for r in of)
+
+        roomy = [h for h in range(self.n_home) if room(h) >= n_granule]
+        if not roomy:
+            raise Failed
+        return min(roomy, key=tokens)
 
     def is_pinned(self, g):
         granule = self.granules[g]
@@ -145,8 +170,13 @@ class Pool:
             slot = self.new_slot()
             self.slots[slot] = number
         n_new = -(-after // self.size) - len(request.held)
-        if n_new > len(ids) or len(request.held) + n_new > self.max_held:
+        if n_new > len(ids) or len(request.held) + n_new > self.max_held or after > self.cap:
             raise Failed
+        if self.n_home > 1:
+            if request.held:
+                request.home = self.home(self.place[request.held[0]][0])
+            else:
+                request.home = self.choose_home(-(-n_new // self.own))
         for block in ids[:n_new]:
             if block < 0 or block in self.place:
                 raise Failed
@@ -159,7 +189,7 @@ class Pool:
 
     def bind(self, number, request, block):
         while request.open is None or self.granules[request.open].used == self.own:
-            g = self.choose(request.open)
+            g = self.choose(request.open, request.home)
             if g is None:
                 if not self.unused:
                     raise Failed
@@ -178,8 +208,20 @@ class Pool:
         granule.used += 1
         request.held.append(block)
 
-    def choose(self, open_):
+    def choose(self, open_, home):
         free = [g for g in self.usable() if self.is_free(g)]
+        if self.n_home > 1:
+            free = [g for g in free if self.home(g) == home]
+        if self.channel is not None:
+
+            def fill(g):
+                of = self.channel(g % self.per_set * self.own)
+                others = [
+                    h for h in self.usable() if self.channel(h % self.per_set * self.own) == of
+                ]
+                return sum(len(self.granules[h].blocks) for h in others)
+
+            return min(free, key=fill, default=None)
         if open_ is not None:
             for beside in (open_ + 1, open_ - 1):
                 if beside in free and beside // self.per_set == open_ // self.per_set:
@@ -222,8 +264,8 @@ class Pool:
         ]
         place = [-1] * n_block
         for block, (g, index) in self.place.items():
-            row_set, within = divmod(g, self.per_set)
-            place[block] = row_set * self.set_blocks + within * self.own + index
+            unit, within = divmod(g, self.per_set)
+            place[block] = unit * self.unit + within * self.own + index
         return {
             "place": place,
             "ref": [self.ref.get(b, 0) for b in range(n_block)],
