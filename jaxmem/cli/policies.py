@@ -6,18 +6,33 @@ from jaxmem.cli import output
 from jaxmem.core import design as records
 from jaxmem.pim import policy as policies
 
+HEADINGS = {
+    "year": "year",
+    "dynamic_allocation": "dynamic",
+    "paged_attention": "paged",
+    "explicit_mapping": "explicit",
+    "single_token_write": "token write",
+    "processing_unit": "PU",
+}
+"""Columns of the PATTON paper's Table 1: dynamic memory allocation, PagedAttention support,
+explicit channel-bank-row-column mapping, single-token write efficiency, processing unit."""
+
 
 @click.command("policies")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(name: str | None, as_json: bool) -> None:
-    """List the runtimes, or show the fields of NAME and where they come from."""
+    """What the runtimes offer (Table 1 of PATTON), or the fields of NAME and their sources."""
     if name is None:
-        rows = [(n, policies.summary(n)) for n in policies.names()]
+        rows = {n: policies.support(n) for n in policies.names()}
         if as_json:
-            output.print_json({"policies": [{"name": n, "summary": s} for n, s in rows]})
-        else:
-            output.table("Policies", ["name", "what it is"], rows)
+            about = [{"name": n, "summary": policies.summary(n), **row} for n, row in rows.items()]
+            output.print_json({"policies": about})
+            return
+        shown = [(n, *(row[column] for column in HEADINGS)) for n, row in rows.items()]
+        output.table("Policies", ["name", *HEADINGS.values()], shown)
+        for n in rows:
+            click.echo(f"  {n}: {policies.summary(n)}")
         return
     point, sources = policies.Policy.create(name), policies.sources(name)
     rows = []
@@ -27,7 +42,9 @@ def command(name: str | None, as_json: bool) -> None:
         value = getattr(point, field)
         names = {code: text for text, code in spec.choices.items()}
         shown = names.get(int(value), "") if names else float(value)
-        rows.append((field, shown, sources.get(field, {}).get("source", "default")))
+        row = sources.get(field, {})
+        note = "assumed: " if row.get("is_assumed") else ""
+        rows.append((field, shown, note + row.get("source", "default")))
     if as_json:
         fields = {f: {"value": v, "source": s} for f, v, s in rows}
         output.print_json({"name": name, "fields": fields})

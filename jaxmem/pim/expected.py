@@ -1,18 +1,22 @@
 """The load of a decode step on one channel, in closed form: what a placement takes on average.
 
-Counts of PATTON's commands under its own orders (research/patton.md section 5). All channels of a
-head do the same, so one channel's load is the head's. How long the Value runs are is a field; the
-load of a given placement is `layout.load`'s business.
+Counts of the commands under the Ch-C order (research/patton.md section 5). Where blocks go round
+the channels of a head, these do the same and one channel's load is the head's. Where a policy puts
+a block or a request in one channel, the load is that of the fullest: blocks fall on channels at
+random (an upper estimate for one that picks the emptiest), requests are dealt out evenly. How long
+the Value runs are is a field; the load of a given placement is `layout.load`'s business.
 """
 
 from typing import Any
 
+import jax
+
 from jaxmem.core import balance, relax
 from jaxmem.core.design import Leaf
 from jaxmem.devices.dram import row_bursts
-from jaxmem.pim.granule import Shape
+from jaxmem.pim.granule import Shape, granule_blocks
 from jaxmem.pim.isa import Load, add, scale
-from jaxmem.pim.policy import V_WRITE
+from jaxmem.pim.policy import SPREAD, V_WRITE
 
 
 def run_blocks(design: Any, s: Shape, n_block: Leaf) -> Leaf:
@@ -25,12 +29,32 @@ def run_blocks(design: Any, s: Shape, n_block: Leaf) -> Leaf:
     is_known = design.expected_run_blocks == design.expected_run_blocks
     known = relax.where(is_known, design.expected_run_blocks, 1.0)
     longest = relax.minimum(row_blocks, design.policy.run_max_blocks)
-    granule = relax.where(design.policy.shares_rowset > 0, design.policy.own_blocks, row_blocks)
+    granule = relax.minimum(granule_blocks(design, s), row_blocks)
     # At ties the row is what limits: a longer block leaves it room for fewer.
     unmerged = relax.where(longest <= granule, longest, granule)
     cap = relax.where(design.policy.merges_adjacent > 0, longest, unmerged)
     run = relax.where(is_known, relax.where(cap <= known, cap, known), unmerged)
     return relax.at_least(relax.minimum(run, n_block), 1.0)
+
+
+def requests_in_turn(s: Shape, batch: Leaf) -> Leaf:
+    """Requests that the fullest channel serves, one after another."""
+    return relax.where(s.n_home > 1, relax.ceil(batch / s.n_home), batch)
+
+
+def imbalance(design: Any, s: Shape, batch: Leaf, n_token: Leaf) -> Leaf:
+    """Blocks of a step on the fullest channel of a head, to the mean; 1 where they go round."""
+    n_block = relax.at_least(batch * relax.ceil(n_token / s.block_tokens), 1.0)
+    mean = n_block / s.ch_per_head
+    fullest = relax.minimum(balance.expected_max(mean, s.ch_per_head), n_block)
+    return relax.where(design.policy.spread == SPREAD["block"], fullest / mean, 1.0)
+
+
+def _blocks_in_channel(design: Any, s: Shape, n_block: Leaf) -> Leaf:
+    """Key blocks of one request in one channel: in rounds, or on average where each goes alone."""
+    share = n_block / s.ch_per_head
+    is_apart = design.policy.spread == SPREAD["block"]
+    return relax.where(is_apart, share, relax.ceil(share))
 
 
 def query_key(design: Any, s: Shape, n_token: Leaf) -> Load:
@@ -41,10 +65,11 @@ def query_key(design: Any, s: Shape, n_token: Leaf) -> Load:
     fills and where a run of owned granules ends.
     """
     n_block = relax.ceil(n_token / s.block_tokens)
-    n_step = relax.ceil(n_block / s.ch_per_head) * s.key_groups
+    n_step = _blocks_in_channel(design, s, n_block) * s.key_groups
     run = run_blocks(design, s, relax.at_least(n_block, 1.0))
     run_steps = relax.ceil(run / s.ch_per_head) * s.key_groups
-    n_row = n_block / run * relax.ceil(run_steps / s.key_groups_row)
+    # A run shorter than the channels of a head leaves some of them to others.
+    n_row = n_block / relax.maximum(run, s.ch_per_head) * relax.ceil(run_steps / s.key_groups_row)
     one = Load(
         n_gb=s.key_bursts * relax.minimum(n_step, s.key_groups_row),
         n_step=n_step,
@@ -65,7 +90,8 @@ def score_value(design: Any, s: Shape, n_token: Leaf) -> Load:
     n_full = relax.floor(n_token / s.block_tokens)
     n_block = relax.where(has_zone, n_full, n_all)
     run = run_blocks(design, s, relax.at_least(n_block, 1.0))
-    n_run = n_block / run
+    # A run takes as many columns in each of the channels that blocks interleave over.
+    n_run = n_block / s.n_interleave / relax.at_least(run / s.n_interleave, 1.0)
     n_column = n_block / s.n_interleave * s.value_bursts
     full = Load(
         n_gb=n_column,
@@ -76,7 +102,24 @@ def score_value(design: Any, s: Shape, n_token: Leaf) -> Load:
     width = s.value_rows * s.value_bursts
     staged = Load(n_gb=width, n_step=s.value_rows, n_burst=width, n_miss=1.0 + 0.0 * width)
     n_staged = relax.where(has_zone, n_all - n_full, 0.0)
-    return scale(add(full, scale(staged, n_staged)), s.n_query)
+    plain = scale(add(full, scale(staged, n_staged)), s.n_query)
+    is_burst = design.policy.v_write == V_WRITE["burst"]
+    one = _outer(design, s, n_all)
+    return jax.tree.map(lambda a, b: relax.where(is_burst, a, b), one, plain)
+
+
+def _outer(design: Any, s: Shape, n_block: Leaf) -> Load:
+    """The same where each bank adds up its tokens' vectors: g read-outs, whatever the length."""
+    n_group = _blocks_in_channel(design, s, n_block) * s.key_groups
+    n_row = relax.at_least(n_group / s.key_groups_row, 1.0)
+    one = Load(
+        n_gb=n_group,
+        n_step=s.key_bursts,
+        n_burst=n_group * s.key_bursts,
+        n_miss=1.0 + 0.0 * n_group,
+        n_extra_row=n_row - 1.0,
+    )
+    return scale(one, s.n_query)
 
 
 def zone_rows(design: Any, s: Shape, batch: Leaf) -> Leaf:
@@ -91,9 +134,10 @@ def key_write(design: Any, s: Shape, batch: Leaf) -> Load:
     Requests fall on channels and banks at random; the fullest bank serialises its row changes.
     """
     device = design.device
-    n_place = s.ch_per_head * device.n_bank
+    n_channel = s.ch_per_head * s.n_home
+    n_place = n_channel * device.n_bank
     fullest = balance.expected_max(batch / n_place, n_place)
-    in_channel = relax.maximum(batch / s.ch_per_head, relax.minimum(batch, 1.0))
+    in_channel = relax.maximum(batch / n_channel, relax.minimum(batch, 1.0))
     return Load(n_write=in_channel * s.key_bursts, n_write_row=in_channel, n_bank_row=fullest)
 
 
@@ -101,12 +145,21 @@ def value_write(design: Any, s: Shape, batch: Leaf) -> Load:
     """Load of writing one token's Value for every request, all-bank bursts of one channel.
 
     Direct: r rows a request. Commit Zone: r bursts a request into the rows it shares with others.
+    Whole bursts: as a Key. In bulk: the batch's vectors side by side.
     """
-    n_write = relax.maximum(batch * s.value_rows / s.n_interleave, relax.minimum(batch, 1.0))
+    turns = requests_in_turn(s, batch) / s.n_interleave
+    n_write = s.value_rows * relax.maximum(turns, relax.minimum(batch, 1.0))
     zone = zone_rows(design, s, batch)
     has_zone = design.policy.v_write == V_WRITE["commit_zone"]
     n_row = relax.where(has_zone, zone, n_write)
-    return Load(n_write=n_write, n_write_row=n_row, n_bank_row=n_row)
+    plain = Load(n_write=n_write, n_write_row=n_row, n_bank_row=n_row)
+    device, how = design.device, design.policy.v_write
+    n_bulk = relax.ceil(batch * s.key_bursts / (device.n_bank * s.ch_per_head))
+    n_bulk_row = relax.ceil(n_bulk / row_bursts(device))
+    bulk = Load(n_write=n_bulk, n_write_row=n_bulk_row, n_bank_row=n_bulk_row)
+    plain = jax.tree.map(lambda a, b: relax.where(how == V_WRITE["bulk"], a, b), bulk, plain)
+    burst = key_write(design, s, batch)
+    return jax.tree.map(lambda a, b: relax.where(how == V_WRITE["burst"], a, b), burst, plain)
 
 
 def commit(design: Any, s: Shape, batch: Leaf) -> Load:
@@ -140,4 +193,6 @@ def prefill_write(design: Any, s: Shape, n_token: Leaf) -> tuple[Load, Load]:
         return Load(n_write=n_burst * every, n_write_row=n_row * every, n_bank_row=n_row)
 
     key = banks(n_group * s.key_bursts, relax.ceil(n_group / s.key_groups_row))
-    return key, banks(s.value_rows * n_column, s.value_rows)
+    value = banks(s.value_rows * n_column, s.value_rows)
+    is_burst = design.policy.v_write == V_WRITE["burst"]
+    return key, jax.tree.map(lambda a, b: relax.where(is_burst, a, b), key, value)

@@ -8,9 +8,11 @@ and the closed forms for a placement that is not known block by block (`expected
 from jaxmem.pim.commands import DECODE, STEPS, program, stream
 from jaxmem.pim.expected import (
     commit,
+    imbalance,
     key_write,
     prefill_write,
     query_key,
+    requests_in_turn,
     run_blocks,
     score_value,
     value_write,
@@ -30,6 +32,7 @@ __all__ = [
     "add",
     "commit",
     "contiguous",
+    "imbalance",
     "key_write",
     "kv_kind",
     "layers",
@@ -37,6 +40,7 @@ __all__ = [
     "prefill_write",
     "program",
     "query_key",
+    "requests_in_turn",
     "run_blocks",
     "scale",
     "score_value",

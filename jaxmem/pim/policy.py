@@ -1,7 +1,14 @@
 """Runtimes as points of one policy space: every choice is a traced number.
 
 Orders of placement are those of Fig. 4 of the PATTON paper: Ch (another channel), C (another
-column), R (another row). `policies.toml` holds the named points with a source for every field.
+column), R (another row). `policies.toml` holds the named points with a source for every field. Not
+every mix of fields can be built: `conflict` names the two that contradict each other.
+
+Spreads: over a head group's channels (`head_group`: a Value too), block by block in turn (`token`),
+each block to the emptiest channel (`block`), or a whole request in one channel (`request`). Values
+are written in place (`direct`), through a Commit Zone, as whole bursts of one bank with an
+outer-product unit (`burst`), as one copy of a batch in lock-step (`bulk`), or not at all, the KV
+cache being the host's (`host`).
 """
 
 import functools
@@ -9,12 +16,14 @@ import tomllib
 from importlib import resources
 from typing import Any, Self
 
+import numpy as np
+
 from jaxmem.core.design import Leaf, build, code, count, design, flag, leaf, static
 from jaxmem.core.errors import InputError
 
 ORDER = {"ch_c_r": 0, "ch_r_c": 1, "c_ch_r": 2, "c_r_ch": 3, "r_ch_c": 4, "r_c_ch": 5}
 SPREAD = {"head_group": 0, "request": 1, "block": 2, "token": 3}
-V_WRITE = {"direct": 0, "commit_zone": 1, "burst": 2, "bulk": 3}
+V_WRITE = {"direct": 0, "commit_zone": 1, "burst": 2, "bulk": 3, "host": 4}
 WRITE_ISSUE = {
     "channel_all_bank": 0,
     "mixed_decoder": 1,
@@ -81,14 +90,72 @@ class Policy:
         return build(cls, {"name": base, **_named(base), **values})
 
 
+def conflicts(policy: Policy) -> list[tuple[str, str, Leaf]]:
+    """Pairs of fields that cannot go together, and whether they meet in a policy; traced or not.
+
+    Example:
+        >>> p = Policy.create("attacc", has_prefix_cache=True)
+        >>> [pair[:2] for pair in conflicts(p) if pair[2]]
+        [('is_static', 'has_prefix_cache')]
+    """
+    write, spread = policy.v_write, policy.spread
+    is_static, is_grouped = policy.is_static > 0, spread == SPREAD["head_group"]
+    return [
+        ("v_write", "spread", (write == V_WRITE["commit_zone"]) & ~is_grouped),
+        ("v_write", "is_lockstep", (write == V_WRITE["bulk"]) & ~(policy.is_lockstep > 0)),
+        ("v_write", "spread", (write == V_WRITE["bulk"]) & ~is_grouped),
+        ("is_static", "has_prefix_cache", is_static & (policy.has_prefix_cache > 0)),
+        ("is_static", "spread", is_static & (spread == SPREAD["request"])),
+        ("is_static", "max_context_tokens", is_static & (policy.max_context_tokens >= 1e9)),
+        ("spread", "own_blocks", (spread == SPREAD["block"]) & (policy.own_blocks > 1)),
+    ]
+
+
 def load(what: Any) -> Policy:
-    """A policy by name, or the policy itself."""
-    return what if isinstance(what, Policy) else Policy.create(str(what))
+    """A policy by name, or the policy itself.
+
+    Raises:
+        InputError: unknown name; fields that contradict each other.
+    """
+    policy = what if isinstance(what, Policy) else Policy.create(str(what))
+    for one, other, is_met in conflicts(policy):
+        if np.any(is_met):
+            both = f"{getattr(policy, one):g} with {other} {getattr(policy, other):g}"
+            raise InputError(f"policy.{one}", both, f"{one} and {other} that can go together")
+    return policy
 
 
 def names() -> list[str]:
     """Names of the policies that ship."""
     return list(_table())
+
+
+def support(name: str) -> dict[str, str]:
+    """What a policy offers to production serving: a row of the PATTON paper's Table 1.
+
+    Every entry follows from the policy's fields. Placement counts as explicit if the source of its
+    orders says so, that is, if they were not assumed.
+
+    Example:
+        >>> support("neupims")["paged_attention"]
+        'partly'
+    """
+    p, rows = Policy.create(name), sources(name)
+    is_dynamic = not p.is_static
+    # Pages that one request owns can be allocated, but not shared.
+    pages = "yes" if p.has_prefix_cache else "partly" if is_dynamic and p.shares_rowset else "no"
+    orders = [rows.get(field, {}) for field in ("k_order", "v_order")]
+    is_explicit = all(row and not row.get("is_assumed") for row in orders)
+    written = {"commit_zone": "efficient", "burst": "whole bursts"}
+    code = {number: text for text, number in V_WRITE.items()}[int(p.v_write)]
+    return {
+        "year": str(_entry(name)["year"]),
+        "dynamic_allocation": "yes" if is_dynamic else "no",
+        "paged_attention": pages,
+        "explicit_mapping": "yes" if is_explicit else "no",
+        "single_token_write": written.get(code, "not considered"),
+        "processing_unit": "modified" if code == "burst" else "unmodified",
+    }
 
 
 def summary(name: str) -> str:

@@ -1,8 +1,9 @@
 """Decode on a host with PIM memory, in closed form: attention in the banks, the rest on the host.
 
 Placement becomes a load per channel (pim/layout.py), a load becomes cycles (pim/timing.py); the
-host's projections, FFN and head come from xpu/step.py. Of the policy space the closed form covers
-PATTON and its ablations; what it does not cover is `invalid`, and waits for the simulator.
+host's projections, FFN and head come from xpu/step.py. The closed form covers the policy space but
+for orders other than Ch-C, which wait for the simulator; those and mixes of fields that contradict
+each other are `invalid`.
 """
 
 import jax.numpy as jnp
@@ -13,10 +14,11 @@ from jaxmem.core.metrics import LIMITS, mask
 from jaxmem.core.program import pointwise
 from jaxmem.core.solve import Constraint, largest_batch
 from jaxmem.devices.dram import row_bursts
-from jaxmem.llm import Parallel, kind_of, weight_bytes
+from jaxmem.llm import Parallel, kind_of, kv_bytes, weight_bytes
 from jaxmem.pim import energy, layout, occupancy, timing
+from jaxmem.pim import policy as policies
 from jaxmem.pim.design import Design, PimMetrics
-from jaxmem.pim.policy import ORDER, SPREAD, V_WRITE
+from jaxmem.pim.policy import ORDER, V_WRITE
 from jaxmem.serving import Decode, Serve
 from jaxmem.serving.workload import context_tokens
 from jaxmem.xpu import hbm, step
@@ -72,17 +74,22 @@ def _kind_time(design, workload, batch, layer):
     """`pim_time` of all layers of one kind."""
     device = design.device
     issue = design.policy.write_issue
-    has_zone = design.policy.v_write == V_WRITE["commit_zone"]
+    how = design.policy.v_write
+    keeps_open = (how != V_WRITE["direct"]) & (how != V_WRITE["host"])
     s = relax.once(layout.shape(design, layer))
     n_token = relax.minimum(context_tokens(workload), layer.window_tokens)
-    repeat = layer.n_layer * s.n_round * jnp.sign(layer.kv_bytes_token)
-    # Channels at work, idle ones aside: the heads of a layer over its rounds.
-    n_channel = s.ch_per_head * layer.n_kv / s.n_round
+    in_pim = relax.where(design.policy.v_write == V_WRITE["host"], 0.0, 1.0)
+    repeat = in_pim * layer.n_layer * s.n_round * jnp.sign(layer.kv_bytes_token)
+    # Channels at work, idle ones aside: the heads of a layer over its rounds, each with the mean of
+    # the load that the fullest has.
+    turns = layout.requests_in_turn(s, batch)
+    uneven = layout.imbalance(design, s, batch, n_token)
+    n_channel = s.ch_per_head * layer.n_kv / s.n_round * relax.divide(batch, turns, 1.0)
     # One decoder issues for every channel of every head of the layer.
     decoder = relax.minimum(n_channel, device.n_channel)
 
-    qk = layout.scale(layout.query_key(design, s, n_token), batch)
-    sv = layout.scale(layout.score_value(design, s, n_token), batch)
+    qk = layout.scale(layout.query_key(design, s, n_token), turns * uneven)
+    sv = layout.scale(layout.score_value(design, s, n_token), turns * uneven)
     k_write = layout.key_write(design, s, batch)
     v_write = layout.value_write(design, s, batch)
     commit = layout.commit(design, s, batch)
@@ -90,7 +97,7 @@ def _kind_time(design, workload, batch, layer):
         "qk": timing.mac_cycles(qk, device),
         "sv": timing.mac_cycles(sv, device),
         "k_write": timing.write_cycles(k_write, device),
-        "v_write": timing.value_write_cycles(v_write, device, issue, has_zone, decoder),
+        "v_write": timing.value_write_cycles(v_write, device, issue, keeps_open, decoder),
         "commit": timing.commit_cycles(commit, device, issue, decoder),
         "prefill_write": 0.0,
     }
@@ -98,13 +105,18 @@ def _kind_time(design, workload, batch, layer):
         "qk": energy.mac_j(qk, device),
         "sv": energy.mac_j(sv, device),
         "k_write": energy.bank_write_j(k_write, device),
-        "v_write": energy.all_bank_write_j(v_write, device),
+        "v_write": relax.where(
+            how == V_WRITE["burst"],
+            energy.bank_write_j(v_write, device),
+            energy.all_bank_write_j(v_write, device),
+        ),
         "commit": energy.copy_j(commit, device),
         "prefill_write": 0.0,
     }
+    channel_j["qk"], channel_j["sv"] = channel_j["qk"] / uneven, channel_j["sv"] / uneven
     cycle, channel_j = relax.once((cycle, channel_j))
-    rows = qk.n_miss + sv.n_miss + k_write.n_write_row + v_write.n_write_row
-    rows = rows + commit.n_bank_row
+    rows = (qk.n_miss + sv.n_miss + sv.n_extra_row) / uneven
+    rows = rows + k_write.n_write_row + v_write.n_write_row + commit.n_bank_row
     if isinstance(workload, Serve):
         prompt = relax.minimum(workload.input_tokens, layer.window_tokens)
         for load in layout.prefill_write(design, s, prompt):
@@ -117,17 +129,22 @@ def _kind_time(design, workload, batch, layer):
     return second, joule, repeat * n_channel * rows
 
 
-def host_time(design: Design, batch: Leaf):
-    """The host's share of one decode step: projections, FFN or experts, head; no KV cache."""
+def host_time(design: Design, workload: Decode | Serve, batch: Leaf):
+    """The host's share of one decode step: projections, FFN or experts, head.
+
+    The KV cache too, where the policy leaves it there.
+    """
     host = design.device.host
     alone = Parallel(tp=1.0, dp=1.0, ep=1.0, spreads_weights=0)
-    return step(design.llm, host, alone, batch, 0.0, n_request=batch, memory=hbm(host))
+    is_host = design.policy.v_write == V_WRITE["host"]
+    context = relax.where(is_host, context_tokens(workload), 0.0)
+    return step(design.llm, host, alone, batch, context, n_request=batch, memory=hbm(host))
 
 
 def latency_s(design: Design, workload: Decode | Serve, batch: Leaf) -> Leaf:
     """Seconds of one decode step of `batch` requests."""
     second, _, _ = pim_time(design, workload, batch)
-    return sum(_parts(design, second, host_time(design, batch)).values())
+    return sum(_parts(design, second, host_time(design, workload, batch)).values())
 
 
 def _parts(design, second, host):
@@ -140,6 +157,8 @@ def _parts(design, second, host):
 def _needs(point, batch):
     design, workload = point
     s, _ = layout.layers(design)
+    batch = relax.ceil(batch / s.n_home) * s.n_home
+    batch = relax.where(design.policy.v_write == V_WRITE["host"], 0.0, batch)
     return occupancy.granules_needed(design, s, batch, context_tokens(workload))
 
 
@@ -155,14 +174,17 @@ def _spare(point, batch):
 
 
 def _host_bytes(point, batch):
-    return weight_bytes(point[0].llm) + 0.0 * batch
+    design, workload = point
+    is_host = design.policy.v_write == V_WRITE["host"]
+    kv = batch * kv_bytes(design.llm, context_tokens(workload))
+    return weight_bytes(design.llm) + relax.where(is_host, kv, 0.0)
 
 
 def _is_unmodelled(point, batch):
     policy = point[0].policy
     is_known = (policy.k_order == ORDER["ch_c_r"]) & (policy.v_order == ORDER["ch_c_r"])
-    is_known &= policy.spread == SPREAD["head_group"]
-    is_known &= (policy.v_write == V_WRITE["direct"]) | (policy.v_write == V_WRITE["commit_zone"])
+    for _, _, is_met in policies.conflicts(policy):
+        is_known &= ~is_met
     return _broken(~is_known, batch)
 
 
@@ -209,7 +231,7 @@ _IN_TIME = Constraint(
 def _metrics(design, workload, batch, feasible, limit) -> PimMetrics:
     device = design.device
     second, joule, n_activation = pim_time(design, workload, batch)
-    host = host_time(design, batch)
+    host = host_time(design, workload, batch)
     parts = _parts(design, second, host)
     total_s = sum(parts.values())
     pim_s = sum(second.values())
@@ -218,7 +240,7 @@ def _metrics(design, workload, batch, feasible, limit) -> PimMetrics:
     joule = {
         **joule,
         "standby": energy.standby_j(device, pim_s, total_s - pim_s),
-        "host": core_w * parts["host"] + host.weight_bytes * gpu.hbm_j_per_byte,
+        "host": core_w * parts["host"] + (host.weight_bytes + host.kv_bytes) * gpu.hbm_j_per_byte,
     }
     energy_j = sum(joule.values())
     s, n_layer = layout.layers(design)

@@ -93,7 +93,7 @@ def copy_cycles(load: Load, device: Any) -> Leaf:
 
 
 def value_write_cycles(
-    load: Load, device: Any, write_issue: Leaf, has_zone: Leaf, decoder: Leaf
+    load: Load, device: Any, write_issue: Leaf, keeps_open: Leaf, decoder: Leaf
 ) -> Leaf:
     """Cycles of a step's Value writes under a write primitive.
 
@@ -101,7 +101,7 @@ def value_write_cycles(
         load: one channel's writes: `n_write` all-bank bursts in `n_write_row` row visits.
         device: the PIM device.
         write_issue: code of `WRITE_ISSUE`.
-        has_zone: whether the writes go to the Commit Zone.
+        keeps_open: whether writes find rows open: in a Commit Zone, as bursts or in bulk.
         decoder: channels that the one decoder serves meanwhile, all heads' together.
 
     Source: research/patton.md section 6.3. Open-row all-bank writes and masked writes are
@@ -112,26 +112,26 @@ def value_write_cycles(
     direct = row_write_cycles(device) * load.n_write
     tick_all = decoder * load.n_write
     tick_bank = device.n_bank * tick_all
-    in_zone = has_zone > 0
+    is_open = keeps_open > 0
     choices = [
-        (WRITE_ISSUE["channel_all_bank"], relax.where(in_zone, open_row, direct)),
+        (WRITE_ISSUE["channel_all_bank"], relax.where(is_open, open_row, direct)),
         (
             WRITE_ISSUE["mixed_decoder"],
             relax.where(
-                in_zone, relax.maximum(open_row, tick_all), relax.maximum(direct, tick_bank)
+                is_open, relax.maximum(open_row, tick_all), relax.maximum(direct, tick_bank)
             ),
         ),
         (
             WRITE_ISSUE["mixed_decoder_gpr"],
             relax.where(
-                in_zone,
+                is_open,
                 relax.maximum(open_row, 2 * tick_all),
                 relax.maximum(direct, 2 * tick_bank),
             ),
         ),
         (
             WRITE_ISSUE["stock_single_bank"],
-            relax.maximum(relax.where(in_zone, open_row, direct), tick_bank),
+            relax.maximum(relax.where(is_open, open_row, direct), tick_bank),
         ),
         (WRITE_ISSUE["stock_all_bank"], relax.maximum(direct, tick_all)),
     ]

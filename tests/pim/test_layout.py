@@ -10,7 +10,7 @@ import pytest
 
 import jaxmem as jm
 from jaxmem.pim import address, isa, layout, timing
-from jaxmem.pim.policy import WRITE_ISSUE
+from jaxmem.pim.policy import V_WRITE, WRITE_ISSUE
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,8 @@ def scattered(d, rng, *, n_request=4, max_block=7, prefills=False, prefer_row=No
     size, per_set = int(m.block_tokens), int(m.set_blocks)
     has_zone = int(d.policy.v_write) == 1
     n_zone = -(-2 * n_request // int(m.row_slots))
-    n_place = int(address.n_set(m, n_zone)) * per_set
+    n_home = int(m.n_home)  # where requests live in one channel, each has its own row sets
+    n_place = int(address.n_set(m, n_zone)) // n_home * per_set
     tokens = rng.integers(1, max_block * size + 1, n_request)
     tokens[rng.random(n_request) < 0.3] = size * rng.integers(1, max_block + 1)
     tokens[rng.random(n_request) < 0.1] = 0
@@ -109,6 +110,56 @@ def test_the_load_of_the_stream_is_the_load(seed):
             check(d, placement, step)
         check(d, scattered(d, rng, prefills=True), "prefill")
     check(d, placement, layout.DECODE)
+
+
+def any_policy(rng):
+    """A small design of another spread or another way to write Values."""
+    while True:
+        sizes, space = sizes_of.some_sizes(int(rng.integers(2**31)), others=True)
+        if space.n_set(0) // space.n_home * space.set_blocks >= 8 * 7:
+            break
+    d = sizes_of.design(**sizes)
+    is_bulk = sizes["spread"] == "head_group" and rng.random() < 0.3
+    policy = dataclasses.replace(
+        d.policy,
+        v_write=np.int32(
+            V_WRITE["burst" if sizes["lies_as_key"] else "bulk" if is_bulk else "direct"]
+        ),
+        is_lockstep=np.int32(is_bulk),
+        write_issue=np.int32(rng.integers(len(WRITE_ISSUE))),
+        merges_adjacent=np.int32(rng.integers(2)),
+        own_blocks=np.float64(rng.choice([2, 4, 16])),
+        run_max_blocks=np.float64(rng.choice([1, 3, 1e9])),
+    )
+    return dataclasses.replace(d, policy=policy), sizes
+
+
+def in_homes(placement, rng, n_home):
+    """Each request's row sets in one channel."""
+    home = rng.integers(0, n_home, len(placement.row_set))[:, None]
+    at = np.where(placement.row_set >= 0, placement.row_set * n_home + home, -1)
+    return dataclasses.replace(placement, row_set=at.astype(np.int32))
+
+
+def check_policy(rng):
+    d, sizes = any_policy(rng)
+    plain, prompts = scattered(d, rng), scattered(d, rng, prefills=True)
+    if sizes["spread"] == "request":
+        plain, prompts = (in_homes(p, rng, sizes["n_channel"]) for p in (plain, prompts))
+    for step in ("k_write", "v_write", "qk", "sv"):
+        check(d, plain, step)
+    check(d, prompts, "prefill")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_load_of_every_policys_stream_is_its_load(seed):
+    check_policy(np.random.default_rng(seed))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(1000, 1200))
+def test_the_load_of_every_policys_stream_is_its_load_at_length(seed):
+    check_policy(np.random.default_rng(seed))
 
 
 @pytest.mark.deep

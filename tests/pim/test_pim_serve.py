@@ -161,13 +161,14 @@ def test_serve_finds_the_largest_batch():
         ({"block_tokens": 24}, "layout"),
         ({"ch_per_head": 64}, "layout"),
         ({"policy": jm.pim.Policy.create(max_context_tokens=100)}, "context_cap"),
-        ({"policy": jm.pim.Policy.create(spread="request")}, "invalid"),
-        ({"policy": jm.pim.Policy.create(v_write="burst")}, "invalid"),
+        ({"policy": jm.pim.Policy.create(v_order="c_ch_r")}, "invalid"),
+        ({"policy": "neupims", "llm": "opt-6.7b"}, "context_cap"),
         ({"llm": "llama3.1-70b"}, "capacity"),
     ],
 )
 def test_infeasible_points_say_why(change, limit):
-    m = jm.pim.evaluate(design(**change), jm.Decode.create(batch=4, context_tokens=1024))
+    context = 2064 if change.get("policy") == "neupims" else 1024
+    m = jm.pim.evaluate(design(**change), jm.Decode.create(batch=4, context_tokens=context))
     assert not bool(m.feasible)
     assert int(m.limit) == LIMITS[limit]
     assert math.isnan(float(m.latency_s))
