@@ -662,6 +662,13 @@ def _placement(b: Bounds, s: Sizes, pool: Pool, n_write: Any, leaves: Any) -> Pl
     )
 
 
+def is_cached(b: Bounds, pool: Pool, block: Any) -> Any:
+    """Whether each block id holds a full block that a request of the next step may share."""
+    at = jnp.clip(block, 0, b.max_block - 1)
+    place, filled = (pool.memory[5 * at + field] for field in (PLACE, FILLED))
+    return (block >= 0) & (place >= 0) & (filled > 0)
+
+
 def snapshot(b: Bounds, pool: Pool) -> dict[str, Any]:
     """A pool's state by name, on the host."""
     memory = np.asarray(pool.memory)
