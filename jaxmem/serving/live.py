@@ -153,7 +153,7 @@ def turn_over(live: Live, talks: Talks, cap_tokens: Any) -> tuple[Live, Any, Any
 
 def ask(
     live: Live, talks: Talks, over: Any, fails: Any, is_cached: Any, *,
-    block_tokens: Any, cap_tokens: Any, caches: Any, max_block: int,
+    block_tokens: Any, cap_tokens: Any, caches: Any, max_block: Any,
 ) -> Ask:  # fmt: skip
     """What the next step writes: a token, or what of a prompt the cache does not have.
 
@@ -192,7 +192,7 @@ def ask(
 
 def settle(
     live: Live, talks: Talks, ask: Ask, ok: Any, *,
-    block_tokens: Any, cap_tokens: Any, max_block: int,
+    block_tokens: Any, cap_tokens: Any, max_block: Any,
 ) -> Live:  # fmt: skip
     """After the step: who found room is a token further."""
     place = jnp.maximum(live.talk, 0)
