@@ -1,12 +1,16 @@
 """A processing-in-memory system as a point of a design space."""
 
+import dataclasses
 from typing import Any, Self
+
+import numpy as np
 
 from jaxmem.core.design import Leaf, build, count, design, leaf, part, record
 from jaxmem.core.metrics import Metrics
 from jaxmem.devices.dram import PimDevice
 from jaxmem.devices.parts import device
 from jaxmem.llm import LayerTable, layer_table
+from jaxmem.pim import granule
 from jaxmem.pim import policy as policies
 from jaxmem.pim.policy import Policy
 
@@ -41,23 +45,34 @@ class Design:
         low=1,
         may_be_unknown=True,
         default=float("nan"),
-        source="a simulation, or between worst and best case (research/patton.md section 4)",
+        source="a simulation (run_blocks.csv), or between worst and best case",
     )
 
     @classmethod
     def create(cls, **values: Any) -> Self:
         """A checked design.
 
+        Args:
+            values: its fields. `expected_run_blocks="simulated"` takes what serving ShareGPT-like
+                conversations gave for granules of this size.
+
         Raises:
-            InputError: a field is unknown, missing or out of bounds, with the nearest known name.
+            InputError: a field is unknown, missing or out of bounds, with the nearest known name;
+                nothing was simulated for such a policy.
 
         Example:
             >>> import jaxmem as jm
-            >>> d = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b")
-            >>> float(d.policy.own_blocks)
-            16.0
+            >>> d = jm.pim.Design.create(device="aim-gddr6-16gib", llm="llama3-8b",
+            ...                          expected_run_blocks="simulated")
+            >>> float(d.policy.own_blocks), round(float(d.expected_run_blocks), 1)
+            (16.0, 17.5)
         """
-        return build(cls, values)
+        if values.get("expected_run_blocks") != "simulated":
+            return build(cls, values)
+        point = build(cls, {**values, "expected_run_blocks": float("nan")})
+        c = float(granule.layers(point)[0].ch_per_head)
+        run = policies.simulated_run_blocks(point.policy, c)
+        return dataclasses.replace(point, expected_run_blocks=np.float64(run))
 
 
 @record

@@ -11,6 +11,7 @@ outer-product unit (`burst`), as one copy of a batch in lock-step (`bulk`), or n
 cache being the host's (`host`).
 """
 
+import csv
 import functools
 import tomllib
 from importlib import resources
@@ -108,6 +109,37 @@ def conflicts(policy: Policy) -> list[tuple[str, str, Leaf]]:
         ("is_static", "spread", is_static & (spread == SPREAD["request"])),
         ("is_static", "max_context_tokens", is_static & (policy.max_context_tokens >= 1e9)),
         ("spread", "own_blocks", (spread == SPREAD["block"]) & (policy.own_blocks > 1)),
+    ]
+
+
+def simulated_run_blocks(policy: Policy, ch_per_head: float) -> float:
+    """Mean Value run in simulations of granules of this size, interpolated in its logarithm.
+
+    Args:
+        policy: one that shares row sets by granules, as PATTON does.
+        ch_per_head: channels of a KV head; the nearer of 1 and 4 counts.
+
+    Raises:
+        InputError: another kind of policy.
+
+    Source: sweeps/patton/run_blocks.py, whose table says how far seeds spread.
+    """
+    is_known = policy.spread == SPREAD["head_group"] and policy.shares_rowset > 0
+    if not is_known or policy.is_static > 0:
+        rule = "a number: only policies that share row sets by granules were simulated"
+        raise InputError("expected_run_blocks", "simulated", rule)
+    found = [row for row in _simulated() if (row[0] > 2) == (ch_per_head > 2)]
+    own, run = np.array([row[1:] for row in found]).T
+    return float(np.exp(np.interp(np.log(float(policy.own_blocks)), np.log(own), np.log(run))))
+
+
+@functools.cache
+def _simulated() -> list[tuple[float, float, float]]:
+    """(channels of a head, granule, run) of every simulation."""
+    text = resources.files("jaxmem.pim").joinpath("run_blocks.csv").read_text(encoding="utf-8")
+    return [
+        (float(row["ch_per_head"]), float(row["own_blocks"]), float(row["run_blocks"]))
+        for row in csv.DictReader(text.splitlines())
     ]
 
 

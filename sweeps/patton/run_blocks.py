@@ -15,7 +15,7 @@ import numpy as np
 
 import jaxmem as jm
 from jaxmem.core.design import put
-from jaxmem.pim import simulate
+from jaxmem.pim import address, simulate
 from jaxmem.serving import draw, live
 
 MODELS = {"llama3-8b": (32, 64), "opt-6.7b": (8, 16)}  # PATTON 5.1: running, alive
@@ -23,7 +23,7 @@ GRANULES = (4, 8, 16, 32, 64)
 SEEDS = range(3)
 N_STEP, N_WARM = 3000, 1000
 OUT = Path(__file__).parents[2] / "jaxmem" / "pim" / "run_blocks.csv"
-COLUMNS = ("model", "own_blocks", "run_blocks", "spread", "qk_ratio", "sv_ratio")
+COLUMNS = ("model", "ch_per_head", "own_blocks", "run_blocks", "spread", "qk_ratio", "sv_ratio")
 
 
 def main() -> None:
@@ -45,8 +45,9 @@ def main() -> None:
                 found.append(float(m.run_blocks))
                 ratios.append(_ratios(d, m, h))
             qk, sv = np.mean(ratios, axis=0)
-            row = (model, own, np.mean(found), np.std(found), qk, sv)
-            rows.append([*row[:2], *(f"{x:.4g}" for x in row[2:])])
+            c = int(address.concrete(d).ch_per_head)
+            row = (model, c, own, np.mean(found), np.std(found), qk, sv)
+            rows.append([*row[:3], *(f"{x:.4g}" for x in row[3:])])
             print(*rows[-1], flush=True)
     with OUT.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
