@@ -1,15 +1,23 @@
 """`jaxmem layout pim`: where a block of the KV cache lies, as a table or a picture."""
 
+import importlib.util
 from pathlib import Path
+from typing import Any
 
 import click
+import jax
 import numpy as np
 
 import jaxmem as jm
 from jaxmem.cli import output
 from jaxmem.core.errors import InputError
-from jaxmem.pim import address, layout
+from jaxmem.pim import address, layout, simulate
 from jaxmem.pim.address import Map
+from jaxmem.report import layout_view
+from jaxmem.serving import draw, live
+
+N_HEAT = 1000
+"""Steps of the occupancy picture."""
 
 
 @click.group("layout")
@@ -22,7 +30,7 @@ def command() -> None:
 @click.option("--device", default="aim-gddr6-16gib", help="Catalog name or path of a TOML file.")
 @click.option("--policy", default="patton", help="Runtime, by name.")
 @click.option("--ch-per-head", default=0, help="Channels of a KV head; 0: channels / KV heads.")
-@click.option("--block-tokens", default=16, help="Tokens of a block.")
+@click.option("--block-tokens", default=0, help="Tokens of a block; 0: the policy's.")
 @click.option("--layer", default=0, help="Layer, of those with a KV cache.")
 @click.option("--head", default=0, help="KV head.")
 @click.option("--row-set", default=0, help="Row set.")
@@ -30,11 +38,14 @@ def command() -> None:
 @click.option("--slot", default=0, help="Slot of the last row, the first of the Commit Zone.")
 @click.option("--picture", type=click.Path(path_type=Path), help="PNG of a row set with requests.")
 @click.option("--lengths", default="700,300,1400", help="Tokens of the pictured requests.")
+@click.option("--step", type=int, help="Picture this step of a serving run instead.")
+@click.option("--batch", default=8, help="Requests that run at once in it.")
+@click.option("--heat", type=click.Path(path_type=Path), help="PNG of occupancy over 1,000 steps.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def pim(
     model: str, device: str, policy: str, ch_per_head: int, block_tokens: int, layer: int,
     head: int, row_set: int, block: int, slot: int, picture: Path | None, lengths: str,
-    as_json: bool,
+    step: int | None, batch: int, heat: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """The cells of one block, of a Key, a Value and a Commit Zone slot."""
     design = jm.pim.Design.create(
@@ -53,8 +64,18 @@ def pim(
             raise InputError(name, value, f"a number from 0 to {n - 1}" if n else "a layout")
     key, value = _key(m, layer, head, row_set, block), _value(m, layer, head, row_set, block)
     zone = _zone(m, layer, head, slot)
+    for name, given, least in (("--step", step, 0), ("--batch", batch, 1)):
+        if given is not None and given < least:
+            raise InputError(name, given, f"at least {least}")
     if picture is not None:
-        _draw(design, m, lengths, picture)
+        _needs_matplotlib("--picture", picture)
+        placement, title = _pictured(design, lengths, step, batch)
+        layout_view.draw_row_sets(m, placement, picture, title)
+    if heat is not None:
+        _needs_matplotlib("--heat", heat)
+        _, share = _served(design, N_HEAT, batch)
+        title = f"{model}, {policy}, {batch} requests at once"
+        layout_view.draw_occupancy(share, heat, title)
     if as_json:
         output.print_json(
             {
@@ -62,6 +83,7 @@ def pim(
                 "set_blocks": int(m.set_blocks), "row_sets": sets, "row_slots": int(m.row_slots),
                 "key": key, "value": value, "zone": zone,
                 "picture": str(picture) if picture else None,
+                "heat": str(heat) if heat else None,
             }
         )  # fmt: skip
         return
@@ -77,8 +99,9 @@ def pim(
     output.table("Value: an element a bank", columns, rows)
     rows = [(x["what"], x["channel"], x["banks"], x["row"], x["bursts"]) for x in zone]
     output.table(f"Value in Commit Zone slot {slot}", columns, rows)
-    if picture is not None:
-        click.echo(f"wrote {picture}")
+    for path in (picture, heat):
+        if path is not None:
+            click.echo(f"wrote {path}")
 
 
 def _entry(what: str, cell: address.Cell, n_bank: int, width: int) -> dict:
@@ -120,57 +143,36 @@ def _zone(m: Map, layer: int, head: int, slot: int) -> list[dict]:
     return _subblocks(m, lambda e: address.zone_cell(m, layer, head, 0, slot, 0, e))
 
 
-def _draw(design, m: Map, lengths: str, path: Path) -> None:
-    """Rows and bursts of the first row sets and the zone, by channel, coloured by request."""
-    try:
-        tokens = [int(x) for x in lengths.split(",")]
-    except ValueError:
-        raise InputError("--lengths", lengths, "token counts, separated by commas") from None
-    if not tokens or min(tokens) < 1:
-        raise InputError("--lengths", lengths, "token counts of at least 1")
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError(
-            "--picture", str(path), "matplotlib (pip install jaxmem[report])"
-        ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+def _pictured(design: Any, lengths: str, step: int | None, n_running: int) -> tuple[Any, str]:
+    """Requests one after another, or those of a serving run at a step."""
+    if step is None:
+        try:
+            tokens = [int(x) for x in lengths.split(",")]
+        except ValueError:
+            raise InputError("--lengths", lengths, "token counts, separated by commas") from None
+        if not tokens or min(tokens) < 1:
+            raise InputError("--lengths", lengths, "token counts of at least 1")
+        return layout.contiguous(design, tokens), f"requests of {lengths} tokens"
+    placements, _ = _served(design, step + 1, n_running)
+    at = jax.tree.map(lambda x: np.asarray(x)[step], placements)
+    return at, f"{n_running} requests of a serving run, step {step}"
 
-    placement = layout.contiguous(design, tokens)
-    n_set = int(placement.row_set.max()) + 1
-    n_row, width = n_set * 2 * int(m.value_rows), int(m.row_bursts)
-    grid = np.full((int(m.ch_per_head), n_row + 1, width), np.nan)
-    size = int(m.block_tokens)
-    for request, n_token in enumerate(tokens):
-        for block in range(-(-n_token // size)):
-            at = (placement.row_set[request, block], placement.index[request, block])
-            channel, row, burst = address.key_block(m, *at)
-            for g in range(int(m.key_groups)):
-                down, right = divmod(g, int(m.key_unit_groups))
-                first = int(burst) + right * int(m.key_bursts)
-                grid[channel, row + down, first : first + int(m.key_bursts)] = request
-            is_staged = placement.zone_row[request] >= 0 and (block + 1) * size > n_token
-            for q in range(int(m.n_subblock)):
-                if is_staged:
-                    slot = placement.zone_slot[request]
-                    channel, _, burst = address.zone_subblock(m, 0, slot, q)
-                    row = n_row
-                else:
-                    channel, row, burst = address.value_subblock(m, *at, q)
-                grid[channel, row, int(burst) : int(burst) + int(m.value_bursts)] = request
-    figure, axes = pyplot.subplots(
-        1, len(grid), figsize=(3.2 * len(grid), 1.2 + 0.22 * (n_row + 1)), sharey=True,
-        squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for channel, axis in enumerate(axes[0]):
-        axis.imshow(grid[channel], aspect="auto", cmap="tab10", vmin=0, vmax=9)
-        axis.set_title(f"channel {channel}")
-        axis.set_xlabel("burst")
-    names = [
-        f"{'KV'[row // int(m.value_rows) % 2]} {row // (2 * int(m.value_rows))}"
-        for row in range(n_row)
-    ]
-    axes[0][0].set_yticks(range(n_row + 1), [*names, "zone"])
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+
+def _served(design: Any, n_step: int, n_running: int) -> tuple[Any, np.ndarray]:
+    """[step] placements, and [step, row set] share of blocks held, of a serving run."""
+    traffic = draw("sharegpt", n_conversation=50 + n_running, conversations_per_s=1.0)
+    b = simulate.bounds(design, n_running=n_running, n_step=n_step)
+    size = int(address.concrete(design).set_blocks)
+    n_set = b.pool.max_place // size
+
+    def look(seen: simulate.Step) -> tuple[Any, Any]:
+        held = seen.state.memory[b.pool.table : b.pool.table + n_set * size].reshape(n_set, size)
+        return seen.all, (held >= 0).mean(1)
+
+    run = jax.jit(lambda d: simulate.drive(d, live.talks(traffic), b, look))
+    return jax.device_get(run(design))
+
+
+def _needs_matplotlib(option: str, path: Path) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(option, str(path), "matplotlib (pip install jaxmem[report])")

@@ -153,6 +153,7 @@ class Step(NamedTuple):
     """What a step has done, for `drive` to look at."""
 
     state: pool.Pool
+    all: Placement
     decode: Placement  # of the requests that decode
     prompt: Placement  # of those whose prompt is computed
     ask: live.Ask
@@ -193,8 +194,8 @@ def drive(design: Any, requests: Talks, bounds: Bounds, look: Callable[[Step], A
         is_new = who.is_new & ok
         who = live.settle(who, requests, ask, ok, **given)
         seen = Step(
-            state, _of(placement, ok & ~is_new), _of(placement, is_new), ask, is_new, ok,
-            number % SAMPLE_STEPS == 0,
+            state, placement, _of(placement, ok & ~is_new), _of(placement, is_new), ask, is_new,
+            ok, number % SAMPLE_STEPS == 0,
         )  # fmt: skip
         return (who, state), look(seen)
 
@@ -207,7 +208,7 @@ def drive(design: Any, requests: Talks, bounds: Bounds, look: Callable[[Step], A
 
 def _look(design: Any, bounds: Bounds, seen: Step) -> History:
     """What a step did and took."""
-    state, decode, prompt, ask, is_new, ok, is_sample = seen
+    state, _, decode, prompt, ask, is_new, ok, is_sample = seen
     m, decodes = address.map_of(design), ok & ~is_new
     part = {
         name: _load(design, bounds, decode, name)

@@ -51,12 +51,22 @@ def test_a_picture(run, tmp_path):
     assert path.read_bytes()[:4] == b"\x89PNG"
 
 
+def test_a_picture_of_a_step_and_occupancy_over_time(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxmem.cli.layout.N_HEAT", 20)
+    picture, heat = tmp_path / "step.png", tmp_path / "heat.png"
+    status, out, _ = run("--picture", picture, "--step", 30, "--batch", 3, "--heat", heat, "--json")
+    assert status == 0
+    assert json.loads(out)["heat"] == str(heat)
+    assert picture.read_bytes()[:4] == heat.read_bytes()[:4] == b"\x89PNG"
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
         (["--block", 64], "--block: expected a number from 0 to 63, got 64"),
         (["--head", 8], "--head"),
         (["--picture", "x.png", "--lengths", "a"], "--lengths"),
+        (["--picture", "x.png", "--step", -1], "--step"),
         (["--policy", "paton"], "did you mean 'patton'?"),
     ],
 )
