@@ -55,6 +55,15 @@ def find(body: Body) -> Path | None:
     return next((path for path in candidates if path.exists()), None)
 
 
+def beside(folder: Path, name: str) -> Path | None:
+    """A file that a case refers to: beside it, in the reference folder, or shipped; or gzipped."""
+    folders = [folder, Path(str(resources.files("jaxmem.validation"))) / "data"]
+    if os.environ.get(REFERENCE):
+        folders.insert(1, Path(os.environ[REFERENCE]) / "golden")
+    files = [f / n for f in folders for n in (name, f"{name}.gz")]
+    return next((file for file in files if file.is_file()), None)
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The non-empty lines of a text file, plain or gzipped, with their numbers.
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxmem.core.errors import InputError
 from jaxmem.validation.body import Body, Case, find
 
-MODULES = ("models", "aim", "vllm")
+MODULES = ("models", "aim", "vllm", "llmcompass")
 """Modules of this room that hold `BODIES`; a room adds its own."""
 
 

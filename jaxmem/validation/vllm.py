@@ -12,7 +12,6 @@ import os
 import pickle
 from collections.abc import Generator, Iterator
 from functools import lru_cache, partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from jaxmem.serving.pool import Rule
 from jaxmem.serving.replay import Replayed, replay
 from jaxmem.serving.scheduler import NEW, RESUMED, Config
 from jaxmem.serving.traces import Trace, read_trace
-from jaxmem.validation.body import REFERENCE, Body, Case, read_lines
+from jaxmem.validation.body import REFERENCE, Body, Case, beside, read_lines
 
 SYSTEM_TOKENS = (320, 197, 512)
 """Lengths of the recorded workload's three system prompts; it names them by number only. Recovered
@@ -88,7 +87,7 @@ def scheduler_mismatches(case: dict[str, Any], where: str, folder: Path) -> tupl
     history = sessions.run(todo, config)
     totals = _totals(case, history, names)
     bad = [key for key, value in totals.items() if key in case and case[key] != value]
-    steps = _beside(folder, case["steps_file"]) if case.get("steps_file") else None
+    steps = beside(folder, case["steps_file"]) if case.get("steps_file") else None
     if steps is not None:
         bad += _step_mismatches(steps, history, names)
     return bad, history.n_step
@@ -114,15 +113,6 @@ def _whole(where: str) -> Generator[None]:
         yield
     except KeyError as error:
         raise InputError(str(error.args[0]), None, "a field of a case", where=where) from None
-
-
-def _beside(folder: Path, name: str) -> Path | None:
-    """A file that a case refers to: beside it, in the reference folder, or shipped; or gzipped."""
-    folders = [folder, Path(str(resources.files("jaxmem.validation"))) / "data"]
-    if os.environ.get(REFERENCE):
-        folders.insert(1, Path(os.environ[REFERENCE]) / "golden")
-    files = [f / n for f in folders for n in (name, f"{name}.gz")]
-    return next((file for file in files if file.is_file()), None)
 
 
 def _version(case: dict[str, Any]) -> tuple[int, ...]:
@@ -461,7 +451,7 @@ def _scheduler_requests(case, where: str, folder: Path) -> tuple[sessions.Asked,
         arrival = np.round(trace.arrival_s * 1e3).astype(int) // case["ms_per_step"]
         names = [f"q{i}" for i in range(case["first"])]
         return sessions.of_trace(block(trace, case["block_size"]), arrival), names
-    file = _beside(folder, "vllm_workload_mt.jsonl")
+    file = beside(folder, "vllm_workload_mt.jsonl")
     if file is None:
         rule = "the recorded workload beside the cases"
         raise InputError("workload", "vllm_workload_mt.jsonl", rule, where=where)

@@ -5,6 +5,8 @@ domain, the scale-out network beyond it (flat, research/flashaccel.md section 3)
 algorithms and topologies are left to a later fidelity.
 """
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 
 from jaxmem.core import relax
@@ -12,6 +14,42 @@ from jaxmem.core.design import Leaf
 from jaxmem.devices.link import Link
 from jaxmem.devices.node import Node
 from jaxmem.llm.parallel import Parallel
+
+
+class Packets(NamedTuple):
+    """Links that carry packets, as LLMCompass describes an interconnect.
+
+    Attributes:
+        n_device: devices.
+        bytes_per_s: all links of a device, one direction.
+        latency_s: of a hop.
+        header_bytes: of a packet, whole flits.
+        payload_bytes: most of a packet.
+        internal_bytes_per_s: of a device's own buffers, infinite if they do not matter.
+        is_ring: a ring; else every device is connected with every other.
+    """
+
+    n_device: Leaf
+    bytes_per_s: Leaf
+    latency_s: Leaf
+    header_bytes: Leaf
+    payload_bytes: Leaf
+    internal_bytes_per_s: Leaf
+    is_ring: Leaf
+
+
+def packet_all_reduce_s(link: Packets, n_byte: Leaf) -> Leaf:
+    """Seconds of an all-reduce of `n_byte` a device: a ring's, or a ring and a broadcast.
+
+    Gradient: exact but for whole packets. Source: research/llmcompass.md section 2.
+    """
+    others = link.n_device - 1.0
+    share = n_byte / link.n_device
+    sent = link.header_bytes * (1.0 + relax.ceil(share / link.payload_bytes)) + share
+    one = link.bytes_per_s / others
+    whole = others * (link.latency_s + sent / (2.0 * one)) + sent / one
+    ring = 2.0 * others * (link.latency_s + sent / link.bytes_per_s)
+    return jnp.where(link.is_ring > 0, ring, whole) + n_byte / link.internal_bytes_per_s
 
 
 def layer(
