@@ -1,9 +1,9 @@
 """Every runtime of the PATTON paper on its four models: 10,000 scheduler steps each.
 
-ShareGPT-like conversations, the paper's batch and live pool (5.1), contexts up to 2,048 tokens. Time
-and energy are those that the paper compares (5.3): the PIM's parts of a step, and what prompts cost
-because the runtime lost cached blocks; geometric means over the models, relative to PATTON. Two
-processes; prints the seconds that the runs took, compilation aside.
+ShareGPT-like conversations, the paper's batch and live pool (5.1), contexts up to 2,048 tokens.
+Time and energy are those that the paper compares (5.3): the PIM's parts of a step, and what prompts
+cost because the runtime lost cached blocks; geometric means over the models, relative to PATTON.
+Two processes; prints the seconds that the runs took, compilation aside.
 
     python sweeps/patton/runtimes.py [STEPS]
 """
