@@ -4,8 +4,7 @@ Against the public AiM simulator's own figures (research/aim.md section 7: user 
 two-core machine): 16,897 instructions of one layer's attention in 3.85 s.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import jax
 import numpy as np
 
 import jaxmem as jm
-from jaxmem.cli.bench import Row
+from jaxmem.cli.bench import Row, best_s
 from jaxmem.pim import engine, isa, streams, timing, trace_form
 
 SIMULATOR_S = 3.85
@@ -39,18 +38,18 @@ def rows() -> Iterator[Row]:
     yield Row("the same against 1,000 simulator runs", ratio, "x", "600 x", _ITS)
     load = jax.tree.map(lambda x: x[0], isa.load(stream, device))
     closed = jax.jit(timing.cycles)
-    second = _best(lambda: closed(load, device), 200)
+    second = best_s(lambda: closed(load, device), 200)
     note = f"one load in one call; {_ITS}"
     yield Row("closed form of the same attention", SIMULATOR_S / second, "x", "10,000 x", note)
 
 
 def _rate(name: str, stream: Any, device: Any, mode: str, bar: str) -> Iterator[Row]:
     n = len(stream.op)
-    whole = _best(lambda: timing.run(stream, device, mode).cycles, 8)
+    whole = best_s(lambda: timing.run(stream, device, mode).cycles, 8)
     program, shape = engine.prepare(stream, device, has_refresh=mode == "device")
     cycles = engine.numbers(device.timing)
     rules = engine.MODES[mode]
-    alone = _best(lambda: engine._run(program, cycles, rules, shape)["cycles"], 8)
+    alone = best_s(lambda: engine._run(program, cycles, rules, shape)["cycles"], 8)
     yield Row(name, n / whole, "instructions/s", "", f"{n:,} instructions, laying out included")
     yield Row("  its program alone", n / alone, "instructions/s")
     yield Row("  ratio to the simulator", SIMULATOR_S / alone, "x", bar, _ITS)
@@ -66,7 +65,7 @@ def _mixed(device: Any) -> Iterator[Row]:
     def run() -> list[Any]:
         return [timing.run(c.stream, device, "simulator").cycles for c in longest]
 
-    rate = n / _best(run, 3)
+    rate = n / best_s(run, 3)
     yield Row("mixed with single-bank reads and writes", rate, "instructions/s", "",
               "event by event")  # fmt: skip
     yield Row("  ratio to the simulator", rate / SIMULATOR_PER_S, "x", "", _ITS)
@@ -94,15 +93,4 @@ def _variants(stream: Any, device: Any) -> float:
         with ThreadPoolExecutor(N_THREAD) as pool:
             return list(pool.map(lambda t: np.asarray(cycles(t)), parts))
 
-    return _best(run, 2)
-
-
-def _best(call: Callable[[], Any], n: int) -> float:
-    """Seconds of a warm call that waits for its result, the best of `n`."""
-    jax.block_until_ready(call())
-    found = []
-    for _ in range(n):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        found.append(time.perf_counter() - start)
-    return min(found)
+    return best_s(run, 2)

@@ -7,7 +7,7 @@ has none, the ratio is left out.
 import dataclasses
 import importlib.util
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 import jaxmem as jm
-from jaxmem.cli.bench import Row
+from jaxmem.cli.bench import Row, best_s
 from jaxmem.core.design import put
 from jaxmem.pim import layout, pool
 
@@ -42,7 +42,7 @@ def rows() -> Iterator[Row]:
 
         return jax.lax.scan(turn, pool.create(bounds), events)
 
-    second = _best(lambda: run(design, events)[1])
+    second = best_s(lambda: run(design, events)[1])
     yield Row("scheduler steps of a batch of 32", N_TURN / second, "design-steps/s")
     yield Row("  an event", second / n_event * 1e9, "ns", "", f"{n_event:,} events")
     lost, n_token = _lost(design, bounds)
@@ -54,7 +54,7 @@ def rows() -> Iterator[Row]:
     many = put(many, "policy.own_blocks", own)
     short = jax.tree.map(lambda x: x[:100], events)
     mapped = jax.jit(lambda ds: jax.lax.map(lambda d: run(d, short)[1], ds))
-    of_many = _best(lambda: mapped(many), 1)
+    of_many = best_s(lambda: mapped(many), 1)
     yield Row("the same, 64 designs", N_DESIGN * 100 / of_many, "design-steps/s")
 
     one = {}
@@ -70,7 +70,7 @@ def rows() -> Iterator[Row]:
 
     placement = layout.contiguous(design, [2048] * BATCH)
     load = jax.jit(partial(layout.load, max_local=4))
-    second = _best(lambda: load(design, placement).n_step)
+    second = best_s(lambda: load(design, placement).n_step)
     yield Row("load of a decode step, batch 32, context 2,048", 1 / second, "placements/s")
     start = time.perf_counter()
     stream = layout.stream(design, placement)
@@ -166,7 +166,7 @@ def _per_event(b: Any, design: Any, events: Any) -> float:
 
         return jax.lax.scan(turn, pool.create(b), events)[1]
 
-    return _best(lambda: run(design, events)) / (len(events.n_token) * BATCH) * 1e9
+    return best_s(lambda: run(design, events)) / (len(events.n_token) * BATCH) * 1e9
 
 
 def _twin(events: Any) -> float:
@@ -186,13 +186,3 @@ def _twin(events: Any) -> float:
     for leave, _, block, n_token in zip(*columns, strict=True):
         plain.step([(a, [], b, c) for a, b, c in zip(leave, block, n_token, strict=True)])
     return (time.perf_counter() - start) / n
-
-
-def _best(call: Callable[[], Any], n: int = 3) -> float:
-    jax.block_until_ready(call())
-    found = []
-    for _ in range(n):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        found.append(time.perf_counter() - start)
-    return min(found)

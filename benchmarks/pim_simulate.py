@@ -1,14 +1,12 @@
 """Serving runs on PIM: scheduler steps a second, by policy, and over many designs."""
 
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
 
 import jaxmem as jm
-from jaxmem.cli.bench import Row
+from jaxmem.cli.bench import Row, best_s
 from jaxmem.core.design import put
 from jaxmem.pim import simulate
 from jaxmem.serving import draw, live
@@ -26,7 +24,7 @@ def rows() -> Iterator[Row]:
             d = jm.pim.Design.create(device="aim-gddr6-16gib", llm=model, policy=policy)
             b = simulate.bounds(d, n_running=batch, n_step=N_STEP)
             run = jax.jit(simulate.simulate, static_argnames="bounds")
-            rate = N_STEP / _second(lambda run=run, d=d, b=b: run(d, talks, bounds=b)[0].latency_s)
+            rate = N_STEP / best_s(lambda run=run, d=d, b=b: run(d, talks, bounds=b)[0].latency_s)
             yield Row(f"{policy}, {model}, batch {batch}", rate, "steps/s")
     base = jm.pim.Design.create(device="aim-gddr6-16gib", llm="opt-6.7b")
     many = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], N_DESIGN, 0), base)
@@ -35,13 +33,6 @@ def rows() -> Iterator[Row]:
     mapped = jax.jit(
         lambda ds: jax.lax.map(lambda d: simulate.simulate(d, talks, b)[0].latency_s, ds)
     )
-    rate = N_DESIGN * N_STEP / _second(lambda: mapped(many))
+    rate = N_DESIGN * N_STEP / best_s(lambda: mapped(many))
     note = f"{N_DESIGN} designs of {N_STEP} steps, opt-6.7b; more take as long each"
     yield Row("many designs", rate, "design-steps/s", "", note)
-
-
-def _second(call: Any) -> float:
-    jax.block_until_ready(call())
-    start = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - start

@@ -6,15 +6,12 @@ the Mooncake conversation trace, it is measured too.
 """
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
 
-from jaxmem.cli.bench import Row
+from jaxmem.cli.bench import Row, best_s
 from jaxmem.serving import conversations, designs, reuse
 from jaxmem.serving.blocks import Blocked, block, lists
 from jaxmem.serving.replay import replay
@@ -32,11 +29,11 @@ def rows() -> Iterator[Row]:
     """What `jaxmem bench serving` measures."""
     blocked, note = _trace()
     n = len(blocked.input_tokens)
-    second = _best(lambda: replay(blocked, 100_000), 3)
+    second = best_s(lambda: replay(blocked, 100_000), 3)
     note = f"{note}, blocks of 16, 100,000 of them, responses included"
     yield Row("exact replay at one capacity", n / second, "requests/s", "6,000", note)
     yield Row("  ratio to vLLM", n / second / VLLM_REQUESTS_PER_S, "x", "", _ITS)
-    second = _best(lambda: np.asarray(reuse.curve(blocked).hit_blocks), 3)
+    second = best_s(lambda: np.asarray(reuse.curve(blocked).hit_blocks), 3)
     yield Row("hit rate at every capacity", second, "s", "< 5 s", note)
     yield from _scheduler()
 
@@ -48,13 +45,13 @@ def _scheduler() -> Iterator[Row]:
     configs = [Config.create(n_block=int(n), **sizes) for n in np.linspace(800, 4000, N_DESIGN)]
     one = [configs[0]]
     n_step = int(designs.run_designs(todo, one).n_step.sum())
-    second = _best(lambda: designs.run_designs(todo, one), 3)
+    second = best_s(lambda: designs.run_designs(todo, one), 3)
     note = f"{len(todo.row)} turns of 48 conversations, 800 blocks, 32 at once; {_ITS}"
     yield Row("scheduler, one design", n_step / second, "steps/s", "8,400", note)
     yield Row("  ratio to vLLM", n_step / second / VLLM_STEPS_PER_S, "x", "10 x", _ITS)
     n_thread = os.cpu_count() or 1
     n_step = int(designs.run_designs(todo, configs, n_thread=n_thread).n_step.sum())
-    second = _best(lambda: designs.run_designs(todo, configs, n_thread=n_thread), 2)
+    second = best_s(lambda: designs.run_designs(todo, configs, n_thread=n_thread), 2)
     note = f"{N_DESIGN} capacities, {n_thread} threads"
     yield Row("scheduler, 64 designs", n_step / second, "design-steps/s", "84,000", note)
     yield Row("  ratio to vLLM", n_step / second / VLLM_STEPS_PER_S, "x", "100 x", _ITS)
@@ -77,14 +74,3 @@ def _trace() -> tuple[Blocked, str]:
     return Blocked(
         tokens, np.full(n, 343), ids, start, keyed, 32, 16, 32 * (int(ids.max()) + 1)
     ), "4,000 drawn requests"
-
-
-def _best(call: Callable[[], Any], n: int) -> float:
-    """Shortest of `n` warm runs, in seconds."""
-    jax.block_until_ready(call())
-    seconds = []
-    for _ in range(n):
-        started = time.perf_counter()
-        jax.block_until_ready(call())
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)

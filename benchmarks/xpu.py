@@ -1,13 +1,11 @@
 """Operators of a chip: mapped products a second, and against LLMCompass' own search."""
 
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import numpy as np
 
-from jaxmem.cli.bench import Row
+from jaxmem.cli.bench import Row, best_s
 from jaxmem.devices.chip import Chip
 from jaxmem.xpu import matmul
 
@@ -28,19 +26,9 @@ def rows() -> Iterator[Row]:
     mapped = jax.jit(
         lambda m, n: jax.lax.map(lambda x: matmul.mapped_s(chip, x[0], 4096.0, x[1]), (m, n))
     )
-    second = _best(lambda: mapped(m, n))
+    second = best_s(lambda: mapped(m, n))
     yield Row("mapped products, the whole grid of tilings", N_PRODUCT / second, "products/s")
     yield Row("  against LLMCompass' search", PEER_S * N_PRODUCT / second, "x")
     plain = jax.jit(jax.vmap(lambda m, n: matmul.roofline_s(chip, m, 4096.0, n)))
     many = [np.resize(x, 1_000_000) for x in (m, n)]
-    yield Row("roofline products", 1e6 / _best(lambda: plain(*many)), "products/s")
-
-
-def _best(call: Callable[[], Any], n: int = 3) -> float:
-    jax.block_until_ready(call())
-    found = []
-    for _ in range(n):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        found.append(time.perf_counter() - start)
-    return min(found)
+    yield Row("roofline products", 1e6 / best_s(lambda: plain(*many)), "products/s")

@@ -1,9 +1,10 @@
 """`jaxmem bench`: points a second, gradient cost, event rates, compile and start-up time."""
 
 import importlib.util
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -28,6 +29,19 @@ class Row(NamedTuple):
     unit: str
     bar: str = ""
     note: str = ""
+
+
+def best_s(call: Callable[[], Any], n: int = 3) -> float:
+    """Seconds of a warm call that waits for its result, the best of `n`."""
+    import jax
+
+    jax.block_until_ready(call())
+    found = []
+    for _ in range(n):
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        found.append(time.perf_counter() - start)
+    return min(found)
 
 
 @click.command("bench")
