@@ -7,7 +7,8 @@ with all rows closed.
 """
 
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,19 +22,9 @@ from jaxmem.pim.granule import granule_blocks, layers
 from jaxmem.pim.isa import Load
 from jaxmem.pim.placement import NONE, Placement
 from jaxmem.pim.policy import V_WRITE, WRITE_ISSUE
+from jaxmem.pim.visits import Visits, index_of, one_after_another, opens, shifted, visit
 
 _FAR = 2**30  # sorts after everything
-
-
-class Visits(NamedTuple):
-    """Visits to rows in the order of time, by request: [request, visit]."""
-
-    first: Any  # row that the visit begins in
-    last: Any  # and ends in
-    inner: Any  # rows changed on the way
-    is_one: Any  # whether there is such a visit
-    is_counted: Any  # whether its activations count
-    before: Any  # row left by the request's visit before, NONE for its first
 
 
 class Batch(NamedTuple):
@@ -102,7 +93,7 @@ def load(
         ),
         write_issue=policy.write_issue,
         v_write=jnp.asarray(policy.v_write),
-        home=_index(p.row_set[:, 0]) % m.n_home,
+        home=index_of(p.row_set[:, 0]) % m.n_home,
     )
     steps = (step,) if isinstance(step, str) else tuple(step)
     local = jnp.arange(max_local or max_channel, dtype=jnp.int32)
@@ -136,60 +127,6 @@ def _load(**counts: Any) -> Load:
     return Load(**{**whole, "n_bank_row": jnp.atleast_1d(whole["n_bank_row"])})
 
 
-def _opens(v: Visits, n_pass: Any = 1) -> Any:
-    """Activations of the visits, each request's repeated `n_pass` times before the next's."""
-    counted = v.is_one & v.is_counted
-    is_begin = v.is_one & (v.before == NONE)
-    change = ~is_begin & (v.first != v.before)
-    inside = jnp.where(counted, v.inner + change, 0).sum(1)
-    first = jnp.where(is_begin, v.first, 0).sum(1)
-    counts = (is_begin & v.is_counted).any(1)
-    last = _last(v)
-    # A request begins where the one before it ended, and its later passes where it ended itself.
-    open_ = lax.cummax(jnp.where(last >= 0, jnp.arange(last.shape[0]), NONE))
-    open_ = jnp.concatenate([jnp.full(1, NONE), open_[:-1]])
-    left = jnp.where(open_ >= 0, last[open_], NONE)
-    once, again = inside + (counts & (first != left)), inside + (counts & (first != last))
-    return jnp.where(last >= 0, once + (n_pass - 1) * again, 0).sum()
-
-
-def _last(v: Visits) -> Any:
-    """[request] row that the last visit of each leaves open, or NONE."""
-    at = jnp.max(jnp.where(v.is_one, jnp.arange(v.is_one.shape[1]), NONE), axis=1)
-    row = jnp.take_along_axis(v.last, _index(at)[:, None], 1)[:, 0]
-    return jnp.where(at >= 0, row, NONE)
-
-
-def _visits(first: Any, last: Any, inner: Any, is_one: Any, before: Any = None) -> Visits:
-    """Visits with the rows left before them, which those who know them give."""
-    shape = is_one.shape
-    first, last, inner = (jnp.broadcast_to(x, shape) for x in (first, last, inner))
-    if before is None:
-        before = lax.cummax(jnp.where(is_one, jnp.arange(shape[1]), NONE), axis=1)
-        row = jnp.take_along_axis(last, _index(before), 1)
-        before = _shifted(jnp.where(before >= 0, row, NONE))
-    return Visits(first, last, inner, is_one, jnp.ones(shape, bool), before)
-
-
-def _shifted(row: Any) -> Any:
-    return jnp.concatenate([jnp.full_like(row[:, :1], NONE), row[:, :-1]], axis=1)
-
-
-def _after(*parts: Visits) -> Visits:
-    """Visits of each request, one part after another."""
-    done = parts[0]
-    for part in parts[1:]:
-        before = jnp.where(part.before == NONE, _last(done)[:, None], part.before)
-        both = (done, part._replace(before=before))
-        done = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *both)
-    return done
-
-
-def _index(x: Any) -> Any:
-    """Block indices that address something; where there is no block, the answer is masked."""
-    return jnp.maximum(x, 0)
-
-
 # Keys -------------------------------------------------------------------------------------------
 
 
@@ -197,7 +134,7 @@ def _keys(b: Batch) -> tuple[Any, Any, Any, Any]:
     """[request, block] channel, first row, first burst, and whether there is a block."""
     p = b.placement
     is_block = jnp.arange(p.index.shape[1])[None] < b.n_block[:, None]
-    return *address.key_block(b.map, _index(p.row_set), _index(p.index)), is_block
+    return *address.key_block(b.map, index_of(p.row_set), index_of(p.index)), is_block
 
 
 def _key_visits(b: Batch, c: Any) -> tuple[Visits, Any, Any]:
@@ -210,8 +147,8 @@ def _key_visits(b: Batch, c: Any) -> tuple[Visits, Any, Any]:
     rows = packed % m.rows_round
     is_one = (packed < _FAR) & (packed // m.rows_round == c)
     more = m.key_unit_rows - 1
-    before = _shifted(jnp.where(is_one, rows + more, NONE))  # those of a channel are together
-    return _visits(rows, rows + more, more, is_one, before), here.sum(), here.any(1)
+    before = shifted(jnp.where(is_one, rows + more, NONE))  # those of a channel are together
+    return visit(rows, rows + more, more, is_one, before), here.sum(), here.any(1)
 
 
 def _query_key(b: Batch, c: Any) -> Load:
@@ -229,7 +166,7 @@ def _query_key(b: Batch, c: Any) -> Load:
         n_gb=b.n_query * jnp.where(has_block, n_column, 0).sum(),
         n_step=n_step,
         n_burst=n_step * m.key_bursts,
-        n_miss=_opens(visits, b.n_query),
+        n_miss=opens(visits, b.n_query),
     )
 
 
@@ -238,7 +175,7 @@ def _key_write(b: Batch, c: Any, max_bank: int) -> Load:
     channel, row, _, _ = _keys(b)
     token = p.n_token - 1
     block, inside = token // m.block_tokens, token % m.block_tokens
-    pick = _index(block)[:, None]
+    pick = index_of(block)[:, None]
     channel = jnp.take_along_axis(channel, pick, 1)[:, 0]
     row = jnp.take_along_axis(row, pick, 1)[:, 0]
     row = row + inside // m.n_bank // m.key_unit_groups
@@ -248,9 +185,9 @@ def _key_write(b: Batch, c: Any, max_bank: int) -> Load:
     n = here.shape[0]
     is_before = jnp.tril(jnp.ones((n, n), bool), -1) & here[None] & (bank[:, None] == bank[None])
     last = jnp.max(jnp.where(is_before, jnp.arange(n)[None], -1), axis=1)
-    opens = here & ((last < 0) | (row[last] != row))
-    n_row = (opens[:, None] & (bank[:, None] == jnp.arange(max_bank)[None])).sum(0)
-    return _load(n_write=here.sum() * m.key_bursts, n_write_row=opens.sum(), n_bank_row=n_row)
+    changes = here & ((last < 0) | (row[last] != row))
+    n_row = (changes[:, None] & (bank[:, None] == jnp.arange(max_bank)[None])).sum(0)
+    return _load(n_write=here.sum() * m.key_bursts, n_write_row=changes.sum(), n_bank_row=n_row)
 
 
 # Values -----------------------------------------------------------------------------------------
@@ -297,21 +234,21 @@ def _cells(m: Map, c: Any, max_subblock: int) -> Cells:
 def _value_visits(cells: Cells, is_one: Any, base: Any, before: Any = None) -> Visits:
     """Visits to the rows of Value blocks whose first row is `base`."""
     is_one = is_one & cells.is_used
-    return _visits(base + cells.first, base + cells.last, cells.inner, is_one, before)
+    return visit(base + cells.first, base + cells.last, cells.inner, is_one, before)
 
 
 def _slot_visits(b: Batch, cells: Cells, row: Any, slot: Any, is_one: Any) -> Visits:
     """[request, 1] visits to Commit Zone slots."""
-    here = is_one & (row >= 0) & (_index(slot) % b.map.slot_interleave == cells.slot_kind)
+    here = is_one & (row >= 0) & (index_of(slot) % b.map.slot_interleave == cells.slot_kind)
     here = (here & (cells.slot_n > 0))[:, None]
     at = (b.map.rows_round - 1 - row)[:, None]
-    return _visits(at, at, 0, here)
+    return visit(at, at, 0, here)
 
 
 def _runs(b: Batch, cells: Cells, is_one: Any) -> tuple[Visits, Any]:
     """Runs of the blocks `is_one` in a channel, and how many blocks are its own."""
     m, p = b.map, b.placement
-    row_set, index = _index(p.row_set), _index(p.index)
+    row_set, index = index_of(p.row_set), index_of(p.index)
     digit = [index // m.block_stride[d] % m.block_extent[d] for d in range(3)]
     is_home = b.home == cells.home
     here = is_one & (digit[CHANNEL] == cells.kind) & cells.is_used & is_home[:, None]
@@ -337,11 +274,17 @@ def _runs(b: Batch, cells: Cells, is_one: Any) -> tuple[Visits, Any]:
     start = lax.cummax(jnp.where(begins, number, 0), axis=1)
     begins = is_here & ((number - start) % b.run_columns == 0)
     # Those of a class are together, and a run lies in the rows of its first block.
-    before = _shifted(jnp.where(is_here, base + cells.last, NONE))
+    before = shifted(jnp.where(is_here, base + cells.last, NONE))
     return _value_visits(cells, begins, base, before), here
 
 
 def _score_value(b: Batch, c: Any, max_subblock: int) -> Load:
+    plain = functools.partial(_by_runs, b, c, max_subblock)
+    return _chosen(b, plain, functools.partial(_outer, b, c), plain)
+
+
+def _by_runs(b: Batch, c: Any, max_subblock: int) -> Load:
+    """A step a row and run of Value blocks, and those of partial blocks in their slots."""
     m, p = b.map, b.placement
     cells = _cells(m, c, max_subblock)
     is_own = jnp.arange(p.index.shape[1])[None] < b.n_own[:, None]
@@ -349,13 +292,12 @@ def _score_value(b: Batch, c: Any, max_subblock: int) -> Load:
     staged = _slot_visits(b, cells, p.zone_row, p.zone_slot, p.n_token > 0)
     n_run, n_block, n_slot = runs.is_one.sum(), here.sum(), staged.is_one.sum()
     width, v = m.taken[COLUMN] * m.value_bursts, m.value_bursts
-    plain = _load(
+    return _load(
         n_gb=b.n_query * (n_block * width + n_slot * m.slot_bursts),
         n_step=b.n_query * (n_run * cells.n + n_slot * cells.slot_n),
         n_burst=b.n_query * v * (n_block * cells.n + n_slot * cells.slot_n),
-        n_miss=_opens(_after(runs, staged), b.n_query),
+        n_miss=opens(one_after_another(runs, staged), b.n_query),
     )
-    return _chosen(b, plain, _outer(b, c), plain)
 
 
 def _outer(b: Batch, c: Any) -> Load:
@@ -364,27 +306,46 @@ def _outer(b: Batch, c: Any) -> Load:
     visits, n_block, _ = _key_visits(b, c)
     n_group = b.n_query * n_block * m.key_groups
     begins = visits.is_one & (visits.before == NONE)
-    first = _opens(visits._replace(inner=0 * visits.inner, is_counted=begins), b.n_query)
+    first = opens(visits._replace(inner=0 * visits.inner, is_counted=begins), b.n_query)
     return _load(
         n_gb=n_group,
         n_step=b.n_query * visits.is_one.any(1).sum() * m.key_bursts,
         n_burst=n_group * m.key_bursts,
         n_miss=first,
-        n_extra_row=_opens(visits, b.n_query) - first,
+        n_extra_row=opens(visits, b.n_query) - first,
     )
 
 
 def _pick(b: Batch, block: Any) -> tuple[Any, Any]:
     """[request, 1] first row of one block of each request, and its class of channels."""
     m, p = b.map, b.placement
-    row_set = _index(jnp.take_along_axis(p.row_set, _index(block)[:, None], 1))
-    index = _index(jnp.take_along_axis(p.index, _index(block)[:, None], 1))
+    row_set = index_of(jnp.take_along_axis(p.row_set, index_of(block)[:, None], 1))
+    index = index_of(jnp.take_along_axis(p.index, index_of(block)[:, None], 1))
     digit = [index // m.block_stride[d] % m.block_extent[d] for d in range(3)]
     base = (2 * (row_set // m.n_home) + 1) * m.value_rows + m.taken[ROW] * digit[ROW]
     return base, digit[CHANNEL]
 
 
 def _value_write(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
+    return _chosen(
+        b,
+        functools.partial(_element_write, b, c, max_bank, max_subblock),
+        functools.partial(_key_write, b, c, max_bank),
+        functools.partial(_bulk_write, b, max_bank),
+    )
+
+
+def _bulk_write(b: Batch, max_bank: int) -> Load:
+    """The batch's Values side by side: whole bursts of all banks."""
+    m, p = b.map, b.placement
+    n_one = ((p.n_write == 1) & (p.n_token > 0)).sum()
+    n = -(-n_one * m.key_bursts // (m.n_bank * m.ch_per_head))
+    n_row = -(-n // m.row_bursts)
+    return _load(n_write=n, n_write_row=n_row, n_bank_row=jnp.full(max_bank, n_row))
+
+
+def _element_write(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
+    """An element a bank, in slots or in place."""
     m, p = b.map, b.placement
     cells = _cells(m, c, max_subblock)
     is_one = (p.n_write == 1) & (p.n_token > 0)
@@ -398,27 +359,21 @@ def _value_write(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
     base, kind = _pick(b, (p.n_token - 1) // m.block_tokens)
     is_direct = is_one & ~is_zone & (b.home == cells.home)
     direct = _value_visits(cells, is_direct[:, None] & (kind == cells.kind), base)
-    merged = jax.tree.map(lambda x: x[order], _after(in_zone, direct))
+    merged = jax.tree.map(lambda x: x[order], one_after_another(in_zone, direct))
     n_zone, n_direct = in_zone.is_one.sum() * cells.slot_n, direct.is_one.sum() * cells.n
     # A policy writes to the zone or not, so that one of the two is nothing.
     per = jnp.where(has_single_banks(b.write_issue, n_zone > 0), m.n_bank, 1)
     total = per * (n_zone + n_direct)
     closes = b.write_issue == WRITE_ISSUE["stock_all_bank"]
-    n_row = jnp.where(closes, total, per * _opens(merged))
-    plain = _load(n_write=total, n_write_row=n_row, n_bank_row=n_row // per)
-    whole = _key_write(b, c, max_bank)
-    n_bulk = -(-is_one.sum() * m.key_bursts // (m.n_bank * m.ch_per_head))
-    n_bulk_row = -(-n_bulk // m.row_bursts)
-    bulk = _load(n_write=n_bulk, n_write_row=n_bulk_row, n_bank_row=n_bulk_row)
-    return _chosen(b, plain, whole, bulk)
+    n_row = jnp.where(closes, total, per * opens(merged))
+    of_bank = jnp.full(max_bank, n_row // per)
+    return _load(n_write=total, n_write_row=n_row, n_bank_row=of_bank)
 
 
-def _chosen(b: Batch, plain: Load, burst: Load, bulk: Load) -> Load:
-    """One of three loads, by how the policy writes Values."""
+def _chosen(b: Batch, *loads: Callable[[], Load]) -> Load:
+    """The load of how the policy writes Values: element by element, in bursts, or in bulk."""
     is_burst, is_bulk = b.v_write == V_WRITE["burst"], b.v_write == V_WRITE["bulk"]
-    return jax.tree.map(
-        lambda a, x, y: jnp.where(is_burst, x, jnp.where(is_bulk, y, a)), plain, burst, bulk
-    )
+    return lax.switch(jnp.where(is_burst, 1, jnp.where(is_bulk, 2, 0)), loads)
 
 
 def _commit(b: Batch, c: Any, max_subblock: int) -> Load:
@@ -429,7 +384,7 @@ def _commit(b: Batch, c: Any, max_subblock: int) -> Load:
     to = _value_visits(cells, is_one[:, None] & (kind == cells.kind), base)
     # Reading the slot opens its row too, which is not a row opened to write.
     read = _slot_visits(b, cells, p.commit_row, p.commit_slot, is_one)
-    n_row = _opens(_after(read._replace(is_counted=jnp.zeros_like(read.is_one)), to))
+    n_row = opens(one_after_another(read._replace(is_counted=jnp.zeros_like(read.is_one)), to))
     n_copy_row = read.is_one.sum()
     n_copy = n_copy_row * cells.slot_n * m.value_bursts
     total = m.n_bank * to.is_one.sum() * cells.n * m.value_bursts
@@ -481,14 +436,14 @@ def _prefill(b: Batch, c: Any, max_bank: int, max_subblock: int) -> Load:
         start = row + begin // m.key_unit_groups
         stop = row + (end - 1) // m.key_unit_groups
         start, stop, here = (jnp.take_along_axis(x, order, 1) for x in (start, stop, here))
-        keys = _visits(start, stop, stop - start, here)
+        keys = visit(start, stop, stop - start, here)
         below = keys._replace(
             first=start + m.value_rows,
             last=stop + m.value_rows,
             before=jnp.where(keys.before == NONE, NONE, keys.before + m.value_rows),
         )
-        n_row = _opens(_after(keys, runs, *slots))
-        n_row = jnp.where(is_burst, _opens(_after(keys, below)), n_row)
+        n_row = opens(one_after_another(keys, runs, *slots))
+        n_row = jnp.where(is_burst, opens(one_after_another(keys, below)), n_row)
         is_bank = bank < m.n_bank
         n_both = n_key + jnp.where(is_burst, n_key, n_value)
         return jnp.where(is_bank, n_both, 0), jnp.where(is_bank, n_row, 0)

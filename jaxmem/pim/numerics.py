@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmem.core.errors import InputError
-from jaxmem.pim import address, commands, isa
+from jaxmem.pim import address, commands, isa, issue
 from jaxmem.pim.address import Map
-from jaxmem.pim.commands import Operand, Program
+from jaxmem.pim.commands import Program
+from jaxmem.pim.issue import Operand
 from jaxmem.pim.placement import Placement
 
 _WRITES = ("WR_SBK", "WR_ABK", "WR_ABK_MASK", "WR_ABK_OPEN", "W_MEM")
@@ -151,7 +152,7 @@ class _Machine:
         """Bursts that WRGB brings: a query's, or scores after the softmax."""
         head, lanes = self.head(o, channel), int(self.m.burst_elements)
         bursts = o.piece[self.local(channel)][:n]
-        if o.kind == commands.QUERY:
+        if o.kind == issue.QUERY:
             whole = self.tokens.query[o.request, head, o.query]
         else:
             whole = self.softmax(o.request)[head, o.query]
@@ -173,7 +174,7 @@ class _Machine:
         m, head = self.m, self.head(o, channel)
         n_bank, found = int(m.n_bank), self.sum[channel].astype(np.float32)
         piece = o.piece[self.local(channel)]
-        if o.kind == commands.SCORE:
+        if o.kind == issue.SCORE:
             block, group = piece
             first = block * int(m.block_tokens) + group * n_bank
             self.score[o.request, head, o.query, first : first + n_bank] = found
@@ -190,9 +191,9 @@ class _Machine:
     def write(self, o: Operand, channel, bank, row, column):
         m, head = self.m, self.head(o, channel)
         piece, lanes, n_bank = o.piece[self.local(channel)], int(m.burst_elements), int(m.n_bank)
-        if o.kind == commands.COPY:
+        if o.kind == issue.COPY:
             self.banks[channel, bank, row, column] = self.copies[self.copy(o, channel, piece)]
-        elif o.kind == commands.KEY:
+        elif o.kind == issue.KEY:
             token, burst = piece
             whole = self.tokens.key[o.request, token, head]
             part = whole[burst * lanes : (burst + 1) * lanes]
