@@ -11,10 +11,11 @@ instruction carries each channel's own data (as if registers were per channel); 
 masks all but one element of a burst.
 """
 
+import collections
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from jaxmem.pim import isa
+from jaxmem.pim import address, isa
 from jaxmem.pim.address import COLUMN, ROW
 from jaxmem.pim.isa import Stream
 from jaxmem.pim.issue import COPY, KEY, QUERY, SCORE, VALUE, Issuer, Operand, Run
@@ -211,12 +212,23 @@ class Writer(Issuer):
 
     def k_write(self) -> None:
         """Decode: one token's Key, bursts side by side in one bank of one channel."""
-        m = self.m
-        for turn in range(int(m.n_round)):
-            for request in self.requests:
-                if int(self.p["n_write"][request]) == 1:
-                    token = self.written(request)[0]
-                    self.key(request, turn, [token // int(m.block_tokens)], token, token + 1)
+        for turn in range(int(self.m.n_round)):
+            self.one_token(turn, KEY)
+
+    def one_token(self, turn: int, kind: str) -> None:
+        """A vector a request, each to one bank: first one a bank, then the next of each, banks with
+        most to write foremost, so that their rows change while others write."""
+        size = int(self.m.block_tokens)
+        found, seen = [], collections.Counter[tuple[int, int]]()
+        for request in self.requests:
+            if int(self.p["n_write"][request]) == 1:
+                token = self.written(request)[0]
+                at = (self.p[name][request, token // size] for name in ("row_set", "index"))
+                bank = (int(address.key_block(self.m, *at)[0]), token % size % int(self.m.n_bank))
+                found.append((seen[bank], bank, request, token))
+                seen[bank] += 1
+        for _, _, request, token in sorted(found, key=lambda x: (x[0], -seen[x[1]], x[2])):
+            self.key(request, turn, [token // size], token, token + 1, kind)
 
     def key(
         self, request: int, turn: int, blocks: Iterable[int], first: int, past: int, kind: str = KEY
@@ -265,13 +277,8 @@ class Writer(Issuer):
 
     def vectors(self) -> None:
         """Decode: one token's Value where it lies as a Key does."""
-        m = self.m
-        for turn in range(int(m.n_round)):
-            for request in self.requests:
-                if int(self.p["n_write"][request]) == 1:
-                    token = self.written(request)[0]
-                    block = token // int(m.block_tokens)
-                    self.key(request, turn, [block], token, token + 1, VALUE)
+        for turn in range(int(self.m.n_round)):
+            self.one_token(turn, VALUE)
 
     def bulk(self) -> None:
         """Decode in lock-step: the batch's Values side by side, as one copy of whole bursts."""

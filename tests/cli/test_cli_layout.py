@@ -7,6 +7,8 @@ import pytest
 
 from jaxmem.cli import main as cli
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(monkeypatch, capsys):

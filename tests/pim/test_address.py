@@ -13,6 +13,8 @@ import jaxmem as jm
 from jaxmem.pim import address, layout, occupancy
 from jaxmem.pim.policy import ORDER, SPREAD
 
+pytestmark = pytest.mark.slow
+
 
 def _twin():
     path = Path(__file__).parents[1] / "reference" / "pim_address.py"

@@ -13,6 +13,8 @@ from jaxmem.core import attention
 from jaxmem.core.errors import InputError
 from jaxmem.pim import isa, layout, numerics
 
+pytestmark = pytest.mark.slow
+
 ROUNDOFF = {jnp.bfloat16: 2.0**-8, jnp.float16: 2.0**-11}  # of storing a weight, to nearest
 
 

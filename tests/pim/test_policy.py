@@ -12,6 +12,8 @@ from jaxmem.core.errors import InputError
 from jaxmem.core.metrics import LIMITS
 from jaxmem.pim import policy
 
+pytestmark = pytest.mark.slow
+
 TABLE = {  # year, dynamic, PagedAttention, explicit mapping, single-token write, processing unit
     "neupims": ("2024", "yes", "partly", "no", "not considered", "unmodified"),
     "attacc": ("2024", "no", "no", "no", "not considered", "unmodified"),

@@ -14,6 +14,8 @@ import pytest
 import jaxmem as jm
 from jaxmem.pim import address, isa, layout, pool
 
+pytestmark = pytest.mark.slow
+
 
 def _load_module(name, path):
     spec = importlib.util.spec_from_file_location(name, path)

@@ -11,6 +11,8 @@ from jaxmem.devices.chip import Chip, peak_array_flops
 from jaxmem.xpu import collectives, matmul, vector
 from jaxmem.xpu.collectives import Packets
 
+pytestmark = pytest.mark.slow
+
 A100 = Chip.create(
     n_core=108, clock_hz=1.41e9, l2_bytes=40 * 2**20, l2_bytes_per_cycle=5120, l1_bytes=192 * 1024,
     n_array=4, array_rows=16, array_columns=16, mac_per_cycle=1, vector_flops_per_cycle=512,
