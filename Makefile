@@ -17,7 +17,7 @@ export JAXMEM_REFERENCE ?= $(abspath ../shared)
 demo: $(STAMP) ## explore both systems on a real model and real traffic
 	$(VENV)/bin/jaxmem demo
 
-test: lint typecheck unit test-3.12 ## ruff, types, tests; on 3.12 all but the slow ones too, where it is present
+test: lint typecheck unit test-3.12 ## ruff, types, tests and docs; on 3.12 the tests but for slow ones, where it is present
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
@@ -31,7 +31,7 @@ unit: $(STAMP)
 
 test-3.12: $(STAMP)
 	@if other=$$(tools/find-python 3.12 2>/dev/null) && [ "$$($(PY) -c 'import sys; print(sys.version_info[1])')" != 12 ]; then \
-	  tools/make-venv $(OTHER) "$$other" && $(OTHER)/bin/python -m pytest -m 'not deep and not slow'; \
+	  tools/make-venv $(OTHER) "$$other" && $(OTHER)/bin/python -m pytest -m 'not deep and not slow' tests; \
 	else echo "Python 3.12: not present, or already the one tested"; fi
 
 check-deep: $(STAMP) ## long differential runs
