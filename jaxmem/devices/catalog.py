@@ -19,6 +19,7 @@ from jaxmem.core.design import Spec, is_record, specs
 from jaxmem.core.errors import InputError
 from jaxmem.devices.document import Document, Row, read, row, text_at
 from jaxmem.devices.dram import PimDevice
+from jaxmem.devices.engine import Engine
 from jaxmem.devices.gpu import Gpu
 from jaxmem.devices.link import Link
 from jaxmem.devices.nand import FlashStack
@@ -30,6 +31,7 @@ KINDS: dict[str, Any] = {
     "flash": FlashStack,
     "pim": PimDevice,
     "node": Node,
+    "engine": Engine,
 }
 """Record class by kind of device."""
 
@@ -55,10 +57,10 @@ def load(what: Any, *, kind: str | None = None) -> Any:
 
     Args:
         what: a catalog name (in any case), the path of a TOML file, or a device, returned as it is.
-        kind: accept only this kind: gpu, link, flash, pim or node.
+        kind: accept only this kind: gpu, link, flash, pim, node or engine.
 
     Returns:
-        A `Gpu`, `Link`, `FlashStack`, `PimDevice` or `Node`.
+        A `Gpu`, `Link`, `FlashStack`, `PimDevice`, `Node` or `Engine`.
 
     Raises:
         InputError: no such device, or a file that is not right; one line that says where.
@@ -120,7 +122,7 @@ def summary(what: str) -> str:
 
 
 def kind_of(device: Any) -> str:
-    """Kind of a device record: gpu, link, flash, pim or node."""
+    """Kind of a device record: gpu, link, flash, pim, node or engine."""
     return next(kind for kind, cls in KINDS.items() if isinstance(device, cls))
 
 

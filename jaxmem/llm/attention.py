@@ -55,6 +55,15 @@ def qwen3(keys: Keys, i: int) -> Attention:
     return _gqa(keys, i, bias=bias, qk_norm=True, window=_late_window(keys, i))
 
 
+def minimax(keys: Keys, i: int) -> Attention:
+    """Norms over the whole query and key of a layer."""
+    keys.choice("qk_norm_type", ("per_layer",), default="per_layer")
+    layer = _gqa(keys, i)
+    if not keys.flag("use_qk_norm"):
+        return layer
+    return layer._replace(other_params=(layer.n_q + layer.n_kv) * layer.head_dim)
+
+
 def glm(keys: Keys, i: int) -> Attention:
     """Biases on q, k and v; norms on q and k where asked for."""
     bias = "qkv" if keys.flag("attention_bias") else ""

@@ -38,6 +38,14 @@ def mixtral(keys: Keys, i: int) -> Ffn:
     return _experts(keys, "num_local_experts", keys.size("intermediate_size"))
 
 
+def minimax(keys: Keys, i: int) -> Ffn:
+    """As `mixtral`, with a correction bias an expert where asked for; a shared expert is refused."""
+    if keys.size("shared_intermediate_size", default=0, low=0):
+        keys.fail("shared_intermediate_size", keys.raw("shared_intermediate_size"), "0 (none)")
+    layer = mixtral(keys, i)
+    return layer._replace(other_params=layer.n_expert if keys.flag("use_routing_bias") else 0)
+
+
 def qwen_moe(keys: Keys, i: int) -> Ffn:
     """Experts in every `decoder_sparse_step`-th layer; a gated shared one where it has a width."""
     step = keys.size("decoder_sparse_step", default=1)

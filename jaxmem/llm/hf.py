@@ -48,6 +48,7 @@ FAMILIES = {
     "deepseek_v2": Family(attention.mla, ffn.deepseek),
     "deepseek_v3": Family(attention.mla, ffn.deepseek_biased),
     "kimi_k2": Family(attention.mla, ffn.deepseek_biased),
+    "minimax_m2": Family(attention.minimax, ffn.minimax),
     "glm4_moe": Family(attention.glm, ffn.deepseek_biased),
     "opt": Family(
         attention.biased, ffn.plain, is_tied=True, norms=4, final_norms=2,
@@ -74,6 +75,7 @@ HARMLESS = {
     "attention_dropout", "attention_probs_dropout_prob", "attn_logit_softcapping", "attn_pdrop",
     "final_logit_softcapping", "attn_implementation", "_attn_implementation", "mlp_dropout",
     "n_group", "topk_group", "num_nextn_predict_layers", "mtp_num_hidden_layers",
+    "mtp_transformer_layers", "num_mtp_modules",
     "max_window_layers", "num_return_sequences", "num_beams",
     "num_beam_groups", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
     "chunk_size_feed_forward", "router_aux_loss_coef", "ep_size",

@@ -1,4 +1,4 @@
-"""Degrees of parallelism: tensor, data and expert."""
+"""Degrees of parallelism: tensor, data, expert and pipeline."""
 
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ class Parallel:
     tp: Leaf = count("tensor-parallel degree; 0 = by rule", low=0.0, default=0)
     dp: Leaf = count("data-parallel replicas of attention; 0 = by rule", low=0.0, default=0)
     ep: Leaf = count("GPUs that the experts are spread over; 0 = by rule", low=0.0, default=0)
+    pp: Leaf = count("pipeline stages that the layers are spread over", default=1)
     spreads_weights: Leaf = flag(
         "weights that DP replicates are spread over the replicas, as far as capacity goes",
         default=1,
@@ -40,7 +41,7 @@ def resolve(parallel: Parallel, table: Any, n_gpu: Leaf) -> Parallel:
     Args:
         parallel: degrees, 0 where the rule decides.
         table: the model's `LayerTable`.
-        n_gpu: GPUs of the node.
+        n_gpu: GPUs of the node; the rule fills what the pipeline stages leave of them.
 
     Gradient: exact in `n_gpu` where the rule decides.
     Source: FlashAccel Table II (arXiv 2607.10186v1).
@@ -53,6 +54,7 @@ def resolve(parallel: Parallel, table: Any, n_gpu: Leaf) -> Parallel:
     """
     n_expert = sum(table.n_expert[..., kind] for kind in range(table.n_expert.shape[-1]))
     has_expert = jnp.greater(n_expert, 0)
+    n_gpu = n_gpu / parallel.pp
 
     def by_rule(given, dense, sparse):
         return jnp.where(jnp.greater(given, 0), given, jnp.where(has_expert, sparse, dense))
@@ -61,5 +63,6 @@ def resolve(parallel: Parallel, table: Any, n_gpu: Leaf) -> Parallel:
         tp=by_rule(parallel.tp, n_gpu, 1.0),
         dp=by_rule(parallel.dp, 1.0, n_gpu),
         ep=by_rule(parallel.ep, 1.0, n_gpu),
+        pp=parallel.pp,
         spreads_weights=parallel.spreads_weights,
     )

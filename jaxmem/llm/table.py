@@ -130,17 +130,18 @@ def table(llm: LLM, parallel: Parallel | None = None, n_kind: int | None = None)
 
 
 def _require_resolved(parallel: Parallel) -> None:
-    for name in ("tp", "dp", "ep"):
+    for name in ("tp", "dp", "ep", "pp"):
         degree = getattr(parallel, name)
         if not isinstance(degree, Tracer) and np.any(np.less_equal(degree, 0)):
             raise InputError(f"parallel.{name}", 0, "a degree of at least 1 (`resolve` fills it)")
 
 
 def shard(table: LayerTable, parallel: Parallel) -> LayerTable:
-    """One GPU's share: matrices by TP, experts by EP, KV heads by TP but never below one.
+    """One GPU's share: matrices by TP, experts by EP, layers by PP, KV heads by TP, at least one.
 
     MLA's latent is not divided: every rank needs all of it. Heads that TP does not divide are
-    rounded up, as engines replicate them.
+    rounded up, as engines replicate them. Experts that EP leaves whole are divided by what TP has
+    left over (`expert_tp`). Of the pipeline it is the mean stage, with embedding and head.
 
     Args:
         table: the whole model.
@@ -156,11 +157,13 @@ def shard(table: LayerTable, parallel: Parallel) -> LayerTable:
         >>> float(kv_bytes_token(rank))  # 8 KV heads on 16 ranks: one each
         40960.0
     """
-    tp, ep = _beside_kinds(parallel.tp), _beside_kinds(parallel.ep)
+    tp, ep, pp = (_beside_kinds(d) for d in (parallel.tp, parallel.ep, parallel.pp))
+    within = _beside_kinds(expert_tp(parallel))
     n_kv = relax.ceil(table.n_kv / tp)
     kept = relax.where(table.is_mla > 0, 1.0, n_kv / table.n_kv)
     return dataclasses.replace(
         table,
+        n_layer=table.n_layer / pp,
         n_q=table.n_q / tp,
         n_kv=n_kv,
         kv_bytes_token=table.kv_bytes_token * kept,
@@ -170,11 +173,18 @@ def shard(table: LayerTable, parallel: Parallel) -> LayerTable:
         attention_flops_context=table.attention_flops_context / tp,
         dense_weight_bytes=table.dense_weight_bytes / tp,
         dense_flops_token=table.dense_flops_token / tp,
+        expert_weight_bytes=table.expert_weight_bytes / within,
+        expert_flops_token=table.expert_flops_token / within,
         n_expert=table.n_expert / ep,
         embedding_weight_bytes=table.embedding_weight_bytes / parallel.tp,
         head_weight_bytes=table.head_weight_bytes / parallel.tp,
         head_flops_token=table.head_flops_token / parallel.tp,
     )
+
+
+def expert_tp(parallel: Parallel) -> Leaf:
+    """GPUs that share each expert's matrices: what TP has beyond EP. Gradient: exact, 0 below 1."""
+    return relax.maximum(parallel.tp / parallel.ep, 1.0)
 
 
 def _beside_kinds(degree: Leaf) -> Leaf:

@@ -1,8 +1,8 @@
 """Collectives of a transformer layer on a node: all-reduce under TP, dispatch and combine under EP.
 
-Bandwidth and latency only, each on the link that the group spans: the scale-up network inside a
-domain, the scale-out network beyond it (flat, research/flashaccel.md section 3). Two-level
-algorithms and topologies are left to a later fidelity.
+Bandwidth and latency, each on the link that the group spans: the scale-up network inside a domain,
+the scale-out network beyond it, flat (research/flashaccel.md section 3) or in two levels. Left out:
+contention between groups, and overlap with computation.
 """
 
 from typing import NamedTuple
@@ -57,8 +57,11 @@ def layer(
 ) -> tuple[Leaf, Leaf]:
     """Bytes that a GPU sends in one layer, and the seconds that takes.
 
-    A dense layer all-reduces after attention and after its FFN; a layer with experts all-reduces
-    after attention and sends every token to its experts and back.
+    A layer all-reduces over the TP group after attention and after its FFN or experts. Where DP
+    replicas hold different tokens, a layer with experts instead sends every token to its experts
+    and back, each GPU of a TP group its share of the replica's tokens.
+
+    Flat: a group beyond one domain works at its slowest link (research/flashaccel.md section 3).
 
     Args:
         node: GPUs and links.
@@ -67,13 +70,29 @@ def layer(
         top_k: experts that a token visits.
         has_expert: 1 for a layer with experts, 0 without.
     """
-    n_reduce = 2 - has_expert
+    is_routed = has_expert * jnp.sign(parallel.dp - 1.0)
     reduced, reduce_s = all_reduce(link(node, parallel.tp), message_bytes, parallel.tp)
-    routed, route_s = all_to_all(link(node, parallel.ep), top_k * message_bytes, parallel.ep)
+    share = top_k * message_bytes / parallel.tp
+    routed, route_s = all_to_all(link(node, parallel.ep), share, parallel.ep)
     return (
-        n_reduce * reduced + 2 * has_expert * routed,
-        n_reduce * reduce_s + 2 * has_expert * route_s,
+        (2 - is_routed) * reduced + 2 * is_routed * routed,
+        (2 - is_routed) * reduce_s + 2 * is_routed * route_s,
     )
+
+
+def two_level_all_reduce(
+    up: Link, out: Link, message_bytes: Leaf, n_gpu: Leaf, n_gpu_domain: Leaf
+) -> tuple[Leaf, Leaf]:
+    """Bytes sent and seconds: reduce-scatter in each domain, all-reduce across, all-gather.
+
+    Inside one domain it is `all_reduce`. Gradient: exact but for the number of domains.
+    Source: hierarchical all-reduce (Jia et al. 2018, section 4; facts only).
+    """
+    inside = relax.minimum(n_gpu, n_gpu_domain)
+    across = relax.ceil(n_gpu / n_gpu_domain)
+    near, near_s = all_reduce(up, message_bytes, inside)
+    far, far_s = all_reduce(out, message_bytes / inside, across)
+    return near + far, near_s + far_s
 
 
 def all_reduce(on: Link, message_bytes: Leaf, n_gpu: Leaf) -> tuple[Leaf, Leaf]:
@@ -85,8 +104,30 @@ def all_reduce(on: Link, message_bytes: Leaf, n_gpu: Leaf) -> tuple[Leaf, Leaf]:
     return sent, sent / (on.efficiency * on.bytes_per_s) + 2 * _latency_s(on, n_gpu)
 
 
+def all_gather(on: Link, message_bytes: Leaf, n_gpu: Leaf) -> tuple[Leaf, Leaf]:
+    """Bytes sent by each of `n_gpu` GPUs, and seconds, to give each the whole `message_bytes`.
+
+    (k-1)/k X / bandwidth + latency; a reduce-scatter of `message_bytes` takes the same.
+    """
+    return _share(on, message_bytes, n_gpu)
+
+
+reduce_scatter = all_gather
+"""As `all_gather`: the same bytes the other way."""
+
+
+def ring_all_reduce(on: Link, message_bytes: Leaf, n_gpu: Leaf) -> tuple[Leaf, Leaf]:
+    """As `all_reduce`, round a ring: a latency for each of its 2 (k-1) hops."""
+    sent = 2 * (n_gpu - 1) / n_gpu * message_bytes
+    return sent, sent / (on.efficiency * on.bytes_per_s) + 2 * (n_gpu - 1) * on.latency_s
+
+
 def all_to_all(on: Link, message_bytes: Leaf, n_gpu: Leaf) -> tuple[Leaf, Leaf]:
     """Bytes sent by each of `n_gpu` GPUs, and seconds: (k-1)/k X / bandwidth + latency."""
+    return _share(on, message_bytes, n_gpu)
+
+
+def _share(on: Link, message_bytes: Leaf, n_gpu: Leaf) -> tuple[Leaf, Leaf]:
     sent = (n_gpu - 1) / n_gpu * message_bytes
     return sent, sent / (on.efficiency * on.bytes_per_s) + _latency_s(on, n_gpu)
 

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 from jaxmem.core import relax
 from jaxmem.core.design import Leaf, leaf, part, record
 from jaxmem.core.errors import InputError
+from jaxmem.devices.engine import Engine
 from jaxmem.devices.gpu import Gpu
+from jaxmem.devices.link import transfer_s
 from jaxmem.devices.node import Node, hbm_bytes_per_s
 from jaxmem.llm.parallel import Parallel
-from jaxmem.llm.table import LayerTable, kind_of, shard
+from jaxmem.llm.table import LayerTable, expert_tp, kind_of, shard
 from jaxmem.xpu import collectives
 
 EXPERT_READ = {"all": 0, "touched": 1}
@@ -26,6 +28,12 @@ EXPERT_READ = {"all": 0, "touched": 1}
 
 FIDELITIES = ("roofline",)
 """How closely operators are modelled; `mapped`, with tiling, is to join."""
+
+
+PLAIN = Engine()
+"""An engine that adds nothing to the operators."""
+_PRODUCTS = 4.0
+"""Products of a layer whose inputs are quantised: query-key-value, output, up, down."""
 
 
 class Memory(NamedTuple):
@@ -83,23 +91,27 @@ def step(
     n_request: Leaf,
     memory: Memory,
     expert_read: Leaf = 0,
+    engine: Engine = PLAIN,
     fidelity: str = "roofline",
 ) -> StepTime:
     """Time of one step that computes `n_token` new tokens of `n_request` requests.
 
     Decode has `n_token == n_request`. Prefill of n tokens over a cached context has more tokens
     than requests; each of its tokens attends to the cached context and, on average, to half of
-    the new tokens of its request.
+    the new tokens of its request. Pipeline stages work on as many equal parts of the batch in
+    turn, so that all are busy and a token takes the time of every stage at one part.
 
     Args:
         table: the whole model, not sharded.
         device: the GPUs and links of a node, or one GPU by itself.
-        parallel: resolved degrees: tp, dp, ep.
+        parallel: resolved degrees: tp, dp, ep, pp.
         n_token: new tokens on the whole node, spread evenly over the dp replicas.
         context_tokens: tokens already cached, per request.
         n_request: requests that the new tokens belong to.
         memory: how long reads take.
         expert_read: code of `EXPERT_READ`.
+        engine: fixed times, and how tokens spread over experts; none and evenly by default. Its
+            rates are the device's (`devices.engine.tuned` puts them there).
         fidelity: one of `FIDELITIES` (static).
 
     Returns:
@@ -113,29 +125,33 @@ def step(
     gpu = gpu_of(device)
     peak = relax.where(table.is_fp8 > 0, gpu.fp8_flops, gpu.bf16_flops)
     matmul_flops = gpu.matmul_efficiency * peak
+    expert_flops_per_s = engine.expert_share * matmul_flops
     attention_flops = gpu.attention_efficiency * gpu.bf16_flops
     rank = relax.once(shard(table, parallel))
-    n_local, request_local = n_token / parallel.dp, n_request / parallel.dp
+    n_part = n_token / parallel.pp
+    n_local, request_local = n_part / parallel.dp, n_request / (parallel.pp * parallel.dp)
     # Tokens that meet at one set of all experts: the whole node, or a part where ep is smaller.
-    n_routed = n_token * parallel.ep / (parallel.tp * parallel.dp)
+    n_routed = n_part * parallel.ep * expert_tp(parallel) / (parallel.tp * parallel.dp)
     new_tokens = relax.divide(n_token, n_request, 1.0)
 
-    def read_and_compute(n_bytes, flops):
-        time_s = relax.maximum(memory.weight_s(n_bytes), flops / matmul_flops)
+    def read_and_compute(n_bytes, flops, flops_per_s=matmul_flops):
+        time_s = relax.maximum(memory.weight_s(n_bytes), flops / flops_per_s)
         return time_s + memory.stall_s(n_bytes)
 
     def of_kind(layer, whole):
         """All layers of one kind: seconds by cause, and bytes of weights, KV cache and links."""
-        repeat = layer.n_layer
+        repeat = whole.n_layer
         attended = relax.minimum(context_tokens + (new_tokens - 1) / 2, layer.window_tokens)
         cached = relax.minimum(context_tokens, layer.window_tokens)
         kv_read = request_local * (layer.kv_bytes_token * cached + layer.state_bytes)
         kv_flops = n_local * layer.attention_flops_context * attended
-        kv_s = relax.maximum(memory.kv_s(kv_read), kv_flops / attention_flops)
+        read_s = memory.kv_s(kv_read) + engine.piece_s * request_local * layer.n_kv
+        kv_s = relax.maximum(read_s, kv_flops / attention_flops)
 
-        share = _experts_read(layer, whole, n_routed, expert_read)
+        share = _experts_read(layer, whole, n_routed * engine.independence, expert_read)
         expert_bytes = layer.n_expert * layer.expert_weight_bytes * share
         expert_flops = n_routed * layer.top_k / parallel.ep * layer.expert_flops_token
+        expert_s = read_and_compute(expert_bytes, expert_flops, expert_flops_per_s)
         message = n_local * table.hidden * table.activation_bytes
         has_expert = jnp.sign(layer.n_expert)
         sent, link_s = 0.0, 0.0
@@ -147,20 +163,27 @@ def step(
         )
         ffn_s = read_and_compute(layer.dense_weight_bytes, n_local * layer.dense_flops_token)
         weight = layer.attention_weight_bytes + layer.dense_weight_bytes + expert_bytes
+        fixed_s = layer.n_op * gpu.operator_s + layer.is_mla * engine.latent_s
+        fixed_s += has_expert * engine.expert_s + table.is_fp8 * _PRODUCTS * engine.quantize_s
         second = {
             "attention": repeat * attention_s,
             "kv": repeat * (kv_s + memory.stall_s(kv_read)),
             "ffn": repeat * ffn_s,
-            "expert": repeat * read_and_compute(expert_bytes, expert_flops),
+            "expert": repeat * engine.imbalance * expert_s,
             "collective": repeat * link_s,
-            "overhead": repeat * layer.n_op * gpu.operator_s,
+            "overhead": repeat * fixed_s,
         }
         return second, (repeat * weight, repeat * kv_read, repeat * sent)
 
     kinds = range(table.n_layer.shape[-1])
     part_s, n_bytes = relax.total(of_kind(kind_of(rank, k), kind_of(table, k)) for k in kinds)
     part_s["head"] = read_and_compute(rank.head_weight_bytes, request_local * rank.head_flops_token)
-    part_s["overhead"] += gpu.step_s
+    part_s["overhead"] += gpu.step_s + engine.request_s * n_request / parallel.dp
+    if isinstance(device, Node):
+        message = n_local * table.hidden * table.activation_bytes
+        stages = parallel.pp * parallel.tp * parallel.dp
+        hop_s = transfer_s(collectives.link(device, stages), message / parallel.tp)
+        part_s["collective"] += relax.where(jnp.greater(parallel.pp, 1), parallel.pp * hop_s, 0.0)
     part_s, (weight_bytes, kv_bytes, link_bytes) = relax.once((part_s, n_bytes))
     return StepTime(
         parts=part_s,

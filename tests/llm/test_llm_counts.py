@@ -32,10 +32,13 @@ from jaxmem.llm.model import KV_ELEMENT_BYTES, LLM
 GIB = 2.0**30
 TOKEN, SEQUENCE, SHARD = jax.jit(kv_bytes_token), jax.jit(kv_bytes), jax.jit(shard)
 MILLION = 1_000_000
+UNCHECKED = {"minimax-m2.5", "mixtral-8x22b", "qwen3.5-122b-a10b", "qwen3.5-397b-a17b"}
+"""Models that the reference configurations lack: against their labels alone."""
 OFF_LABEL = {
     "glm-4.5": "the label counts a part of the multi-token-prediction layer",
     "kimi-k2": "1.04T is the report's, from memory; the checkpoint has 1.026T",
     "llama3.1-70b": "called 70B, has 70.55B",
+    "minimax-m2.5": "called 230B, has 228.7B",
     "phi-4": "called 14B, has 14.66B",
 }
 
@@ -90,11 +93,12 @@ def test_label(name):
 
 def test_zoo_is_complete(reference):
     golden = golden_models(reference)
-    assert len(golden) == len(names()) == 34
-    assert {published(name)["id"] for name in names()} == set(golden)
+    assert len(golden) == 34
+    assert len(names()) == 34 + len(UNCHECKED)
+    assert {published(name)["id"] for name in names() if name not in UNCHECKED} == set(golden)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", sorted(set(names()) - UNCHECKED))
 def test_against_golden(reference, name):
     """Totals checked against transformers on the meta device, and KV bytes, in 16 bits."""
     golden = golden_models(reference)[published(name)["id"]]

@@ -155,7 +155,7 @@ def slopes(parallel, rows, context):
 @pytest.mark.parametrize("tp", [1.0, 3.0, 8.0, 100.0])
 def test_gradients_are_finite(name, tp):
     rows = jax.tree.map(jnp.asarray, zoo_table(name))
-    parallel = Parallel(tp=tp, dp=1.0, ep=2.0, spreads_weights=1.0)
+    parallel = Parallel(tp=tp, dp=1.0, ep=2.0, pp=1.0, spreads_weights=1.0)
     grads = slopes(parallel, rows, 128.0)
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
     assert grads[0].tp < 0

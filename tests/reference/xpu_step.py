@@ -99,24 +99,27 @@ def step(model, n_gpu, tp, dp, ep, n_token, n_request, context, domain=8, reads_
             weights += a_bytes + f * model["matrix"]
             message = local * h * 2
             k, link = tp, on(tp)
-            n_reduce = 1 if experts else 2
+            is_routed = bool(experts) and dp > 1
+            n_reduce = 1 if is_routed else 2
             sent = n_reduce * 2 * (k - 1) / k * message
             seconds = sent / (link["eta"] * link["bandwidth"])
             seconds += n_reduce * 2 * link["alpha"] if k > 1 else 0
             if experts:
-                one = 3 * h * layer["width"]
-                tokens = n_token * ep / (tp * dp)
+                shared = max(tp // ep, 1)  # GPUs that share each expert
+                one = 3 * h * layer["width"] / shared
+                tokens = n_token * ep * shared / (tp * dp)
                 read = experts
                 if reads_touched:
                     read = experts * (1 - (1 - top / experts) ** tokens)
                 e_bytes = read / ep * one * model["matrix"]
                 parts["expert"] += operator(e_bytes, tokens * top / ep * 2 * one)
                 weights += e_bytes
-                link = on(ep)
-                routed = 2 * message * top * (ep - 1) / ep
-                seconds += routed / (link["eta"] * link["bandwidth"])
-                seconds += 2 * link["alpha"] if ep > 1 else 0
-                sent += routed
+                if is_routed:
+                    link = on(ep)
+                    routed = 2 * message / tp * top * (ep - 1) / ep
+                    seconds += routed / (link["eta"] * link["bandwidth"])
+                    seconds += 2 * link["alpha"] if ep > 1 else 0
+                    sent += routed
             parts["collective"] += seconds
             parts["overhead"] += (14 if experts else 10) * gpu["t_op"]
             kv_total += kv

@@ -49,7 +49,7 @@ def degrees(tp, dp, ep):
 
 
 def test_layers(x64):
-    """A dense layer reduces twice; one with experts once, and routes there and back."""
+    """Two reductions, or under DP one and the way to the experts and back."""
     node = devices.load("8xH200")
     x, k = 1e6, 8.0
     reduced, reduce_s = collectives.all_reduce(NVLINK, x, 8.0)
@@ -58,10 +58,34 @@ def test_layers(x64):
     assert (float(sent), float(seconds)) == pytest.approx((float(2 * reduced), float(2 * reduce_s)))
     sent, seconds = collectives.layer(node, degrees(1.0, 8.0, 8.0), x, k, 1.0)
     assert (float(sent), float(seconds)) == pytest.approx((float(2 * routed), float(2 * route_s)))
-    sent, seconds = collectives.layer(node, degrees(8.0, 1.0, 8.0), x, k, 1.0)
+    sent, seconds = collectives.layer(
+        node, degrees(8.0, 1.0, 8.0), x, k, 1.0
+    )  # all hold all tokens
+    assert (float(sent), float(seconds)) == pytest.approx((float(2 * reduced), float(2 * reduce_s)))
+    reduced, reduce_s = collectives.all_reduce(NVLINK, x, 2.0)
+    routed, route_s = collectives.all_to_all(NVLINK, k * x / 2, 8.0)
+    sent, seconds = collectives.layer(node, degrees(2.0, 4.0, 8.0), x, k, 1.0)
     both = (float(reduced + 2 * routed), float(reduce_s + 2 * route_s))
     assert (float(sent), float(seconds)) == pytest.approx(both)
     assert [float(v) for v in collectives.layer(node, degrees(1.0, 1.0, 1.0), x, k, 1.0)] == [0, 0]
+
+
+def test_two_levels(x64):
+    """16 GPUs of two domains: 1 MB inside as `all_reduce`, an eighth of it across."""
+    sent, seconds = collectives.two_level_all_reduce(NVLINK, RDMA, 1e6, 16.0, 8.0)
+    assert float(sent) == pytest.approx(1.75e6 + 0.125e6)
+    assert float(seconds) == pytest.approx(1.75e6 / 360e9 + 12e-6 + 0.125e6 / 40e9 + 24e-6)
+    inside = collectives.two_level_all_reduce(NVLINK, RDMA, 1e6, 8.0, 8.0)
+    assert float(inside[1]) == pytest.approx(float(collectives.all_reduce(NVLINK, 1e6, 8.0)[1]))
+    assert float(seconds) < float(collectives.all_reduce(RDMA, 1e6, 16.0)[1])
+
+
+def test_ring_and_gather(x64):
+    sent, seconds = collectives.ring_all_reduce(NVLINK, 1e6, 8.0)
+    assert float(seconds) == pytest.approx(1.75e6 / 360e9 + 14 * 6e-6)
+    sent, seconds = collectives.all_gather(NVLINK, 1e6, 8.0)
+    assert float(sent) == pytest.approx(0.875e6)
+    assert float(seconds) == pytest.approx(0.875e6 / 360e9 + 6e-6)
 
 
 @pytest.mark.parametrize("collective", [collectives.all_reduce, collectives.all_to_all])
