@@ -20,6 +20,7 @@ COMMANDS = {
     "replay": "a request trace through the prefix cache",
     "layout": "where a block of the KV cache lies, as a table or a picture",
     "time": "PIM instruction streams to cycles, counts and energy",
+    "calibrate": "efficiency curves and engines fitted to measurements",
     "validate": "the error against each body of reference data",
     "reproduce": "every published number beside the model's",
     "bench": "points a second, gradient cost, start-up time",

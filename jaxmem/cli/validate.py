@@ -45,15 +45,23 @@ def command(body: str | None, file: Path | None, as_json: bool) -> None:
 
 def _show(report: dict, doc: str) -> None:
     head = f"{report['body']}: {report['exact']} of {report['cases']} cases exact ({doc})"
+    families = {**dict(sorted(report["families"].items())), "all": report}
     rows = [
         (name, found["cases"], *(f"{found[key]:.2%}" for key in _COLUMNS))
-        for name, found in {**report["families"], "all": report}.items()
+        + ((f"{found['bias']:+.1%}",) if "bias" in found else ("",))
+        for name, found in families.items()
     ]
-    output.table(head, ["family", "cases", "mean", "median", "worst"], rows)
+    has_bias = any("bias" in found for found in families.values())
+    columns = ["family", "cases", "mean", "median", "90 %", "worst", *(["bias"] * has_bias)]
+    output.table(head, columns, [row[: len(columns)] for row in rows])
+    for reason, n in report["left_out"].items():
+        click.echo(f"left out, {n}: {reason}")
+    if has_bias:
+        return
     if report["mismatches"]:
         shown = ", ".join(report["mismatches"][:8])
         rest = len(report["mismatches"]) - 8
         click.echo(f"not exact: {shown}" + (f" and {rest} more" if rest > 0 else ""))
 
 
-_COLUMNS = ("mean_rel_error", "median_rel_error", "max_rel_error")
+_COLUMNS = ("mean_rel_error", "median_rel_error", "p90_rel_error", "max_rel_error")

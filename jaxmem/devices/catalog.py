@@ -17,6 +17,8 @@ import numpy as np
 
 from jaxmem.core.design import Spec, is_record, specs
 from jaxmem.core.errors import InputError
+from jaxmem.devices.chip import Chip
+from jaxmem.devices.curve import Curve
 from jaxmem.devices.document import Document, Row, read, row, text_at
 from jaxmem.devices.dram import PimDevice
 from jaxmem.devices.engine import Engine
@@ -31,7 +33,9 @@ KINDS: dict[str, Any] = {
     "flash": FlashStack,
     "pim": PimDevice,
     "node": Node,
+    "chip": Chip,
     "engine": Engine,
+    "curve": Curve,
 }
 """Record class by kind of device."""
 
@@ -57,10 +61,11 @@ def load(what: Any, *, kind: str | None = None) -> Any:
 
     Args:
         what: a catalog name (in any case), the path of a TOML file, or a device, returned as it is.
-        kind: accept only this kind: gpu, link, flash, pim, node or engine.
+        kind: accept only this kind: gpu, link, flash, pim, node, chip, engine or curve.
 
     Returns:
-        A `Gpu`, `Link`, `FlashStack`, `PimDevice`, `Node` or `Engine`.
+        A `Gpu`, `Link`, `FlashStack`, `PimDevice`, `Node`, `Chip`, `Engine` or
+        `Curve`.
 
     Raises:
         InputError: no such device, or a file that is not right; one line that says where.
@@ -122,7 +127,7 @@ def summary(what: str) -> str:
 
 
 def kind_of(device: Any) -> str:
-    """Kind of a device record: gpu, link, flash, pim, node or engine."""
+    """Kind of a device record: gpu, link, flash, pim, node, chip, engine or curve."""
     return next(kind for kind, cls in KINDS.items() if isinstance(device, cls))
 
 

@@ -6,7 +6,8 @@ whole. Fixed times of operators are those that LLMCompass measured.
 
 from typing import Any, Self
 
-from jaxmem.core.design import Leaf, build, count, design, leaf
+from jaxmem.core.design import Leaf, build, count, design, leaf, static
+from jaxmem.devices.parts import text
 
 _SOURCE = "LLMCompass (ISCA'24), research/llmcompass.md"
 _TIME = {"unit": "s", "low": 0.0, "high": 1.0, "default": 0.0, "source": _SOURCE}
@@ -16,6 +17,7 @@ _TIME = {"unit": "s", "low": 0.0, "high": 1.0, "default": 0.0, "source": _SOURCE
 class Chip:
     """One accelerator die with its memory, as LLMCompass describes it."""
 
+    name: str = static("catalog name", default="", parse=text)
     n_core: Leaf = count("cores (streaming multiprocessors)", source=_SOURCE)
     clock_hz: Leaf = leaf("clock", unit="Hz", low=0.0, is_open=True, high=1e12, source=_SOURCE)
     l2_bytes: Leaf = count("global buffer", unit="B", high=1e12, source=_SOURCE)

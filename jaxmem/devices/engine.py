@@ -8,7 +8,7 @@ into a node; the rest is added by `jaxmem.xpu.step` and `jaxmem.xpu.online`.
 import dataclasses
 from typing import Any
 
-from jaxmem.core.design import Leaf, build, design, leaf, static
+from jaxmem.core.design import Leaf, build, design, flag, leaf, static
 from jaxmem.devices.node import Node
 from jaxmem.devices.parts import text
 
@@ -67,17 +67,26 @@ class Engine:
         "work of the busiest GPU's experts over the mean GPU's", low=1.0, high=100.0, default=1.0,
         source=_UNTUNED,
     )  # fmt: skip
-    prefill_layer_s: Leaf = leaf(
-        "fixed time of a layer of a prompt's own pass, beyond the operators'", default=0.0, **_TIME
-    )
+    is_mixed: Leaf = flag(
+        "prompts are computed within steps of the other requests, else in passes of their own",
+        default=1, source=_UNTUNED,
+    )  # fmt: skip
+    passes: Leaf = leaf(
+        "reads and writes of a layer's activations by norms, rotations, residuals and conversions",
+        low=0.0, high=1e3, default=0.0, source=_UNTUNED,
+    )  # fmt: skip
     prefill_share: Leaf = leaf(
         "share of the other requests' prompt passes that a request decodes through: 1 where "
         "prompts arrive one by one, 1/2 where they come in bursts that all wait for",
         low=0.0, high=1.0, default=1.0, source=_UNTUNED,
     )  # fmt: skip
+    own_passes: Leaf = leaf(
+        "prompt passes that a request by itself takes to its first token", low=0.0, high=100.0,
+        default=1.0, source=_UNTUNED,
+    )  # fmt: skip
     queue_share: Leaf = leaf(
-        "prompt passes that a new request waits for, as a share of the other requests'",
-        low=0.0, high=1.0, default=0.5, source=_UNTUNED,
+        "passes that it also waits for, as a share of the other requests'", low=0.0, high=1.0,
+        default=0.0, source=_UNTUNED,
     )  # fmt: skip
     first_s: Leaf = leaf("time from a request's arrival to its turn", default=0.0, **_TIME)
 

@@ -39,7 +39,7 @@ def mixtral(keys: Keys, i: int) -> Ffn:
 
 
 def minimax(keys: Keys, i: int) -> Ffn:
-    """As `mixtral`, with a correction bias an expert where asked for; a shared expert is refused."""
+    """As `mixtral`, with a correction bias an expert where asked for; no shared expert."""
     if keys.size("shared_intermediate_size", default=0, low=0):
         keys.fail("shared_intermediate_size", keys.raw("shared_intermediate_size"), "0 (none)")
     layer = mixtral(keys, i)

@@ -1,6 +1,7 @@
 """What a body of reference data is, and what checking one reports."""
 
 import gzip
+import math
 import os
 from collections.abc import Callable, Iterator
 from importlib import resources
@@ -21,12 +22,26 @@ class Case(NamedTuple):
         family: the group that it is reported in.
         is_exact: whether everything compared was equal.
         rel_error: |model / reference - 1| of its headline number; 0 where that is equal.
+        signed: the same with its sign, where a family's bias is of interest; else NaN.
     """
 
     id: str
     family: str
     is_exact: bool
     rel_error: float
+    signed: float = math.nan
+
+
+class Note(NamedTuple):
+    """Rows of the data that are no cases, and why.
+
+    Attributes:
+        reason: in a few words.
+        n: how many.
+    """
+
+    reason: str
+    n: int
 
 
 class Body(NamedTuple):
@@ -36,13 +51,13 @@ class Body(NamedTuple):
         name: what `jaxmem validate` calls it.
         doc: what it holds, and where it comes from.
         file: its path below the reference folder.
-        check: from such a file, its cases, one by one.
+        check: from such a file (or folder), its cases, one by one, and notes on what is none.
     """
 
     name: str
     doc: str
     file: str
-    check: Callable[[Path], Iterator[Case]]
+    check: Callable[[Path], Iterator[Case | Note]]
 
 
 def find(body: Body) -> Path | None:

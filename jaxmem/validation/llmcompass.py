@@ -79,6 +79,15 @@ def _shape(row: dict[str, Any]) -> str:
     return f"{row['stage']} {row['batch']}x{row['seq']}"
 
 
+def chip(name: str, folder: Path) -> Chip:
+    """A device that hardware_params.json describes, beside a file or below JAXMEM_REFERENCE.
+
+    Raises:
+        InputError: no such device, or no description of any.
+    """
+    return _of(_chips(folder), name, str(folder))
+
+
 def _chips(folder: Path) -> dict[str, Chip]:
     """The devices that are described in full."""
     file = beside(folder, "hardware_params.json")

@@ -1,11 +1,13 @@
-"""One transformer step, decode or prefill, as the roofline sum of its operators.
+"""One transformer step, decode or prefill, as the sum of its operators.
 
 Every operator takes the longer of its memory time and its compute time; collectives and fixed
 overheads are added (research/flashaccel.md section 3). Where the operands lie is the caller's
-business: `Memory` says how long reading them takes, so that HBM and flash share one step. Overlap
-between operators and pipeline parallelism are left out; tiling belongs to the mapped fidelity.
+business: `Memory` says how long reading them takes, so that HBM and flash share one step. At the
+mapped fidelity matrix products are tiled over a chip instead. Overlap between operators is left
+out.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,24 +16,27 @@ import jax.numpy as jnp
 from jaxmem.core import relax
 from jaxmem.core.design import Leaf, leaf, part, record
 from jaxmem.core.errors import InputError
+from jaxmem.devices.chip import Chip
 from jaxmem.devices.engine import Engine
 from jaxmem.devices.gpu import Gpu
 from jaxmem.devices.link import transfer_s
 from jaxmem.devices.node import Node, hbm_bytes_per_s
 from jaxmem.llm.parallel import Parallel
 from jaxmem.llm.table import LayerTable, expert_tp, kind_of, shard
-from jaxmem.xpu import collectives
+from jaxmem.xpu import collectives, matmul
 
 EXPERT_READ = {"all": 0, "touched": 1}
 """Which local experts a step reads: all of them, or those that its tokens are expected to touch."""
 
 
-FIDELITIES = ("roofline",)
-"""How closely operators are modelled; `mapped`, with tiling, is to join."""
+FIDELITIES = ("roofline", "mapped")
+"""How closely matrix products are modelled: by the GPU's rates, or tiled over a chip's cores."""
 
 
 PLAIN = Engine()
 """An engine that adds nothing to the operators."""
+_DOWN = 1 / 3
+"""Share of a gated FFN's width in its last matrix."""
 _PRODUCTS = 4.0
 """Products of a layer whose inputs are quantised: query-key-value, output, up, down."""
 
@@ -93,6 +98,7 @@ def step(
     expert_read: Leaf = 0,
     engine: Engine = PLAIN,
     fidelity: str = "roofline",
+    chip: Chip | None = None,
 ) -> StepTime:
     """Time of one step that computes `n_token` new tokens of `n_request` requests.
 
@@ -113,6 +119,7 @@ def step(
         engine: fixed times, and how tokens spread over experts; none and evenly by default. Its
             rates are the device's (`devices.engine.tuned` puts them there).
         fidelity: one of `FIDELITIES` (static).
+        chip: the inside of each GPU, which the mapped fidelity tiles products over.
 
     Returns:
         Seconds by cause (attention, kv, ffn, expert, collective, head, overhead), and bytes.
@@ -122,6 +129,8 @@ def step(
     """
     if fidelity not in FIDELITIES:
         raise InputError("fidelity", fidelity, "one of " + ", ".join(FIDELITIES), known=FIDELITIES)
+    if fidelity == "mapped" and chip is None:
+        raise InputError("chip", None, "a Chip for fidelity mapped (devices of kind chip)")
     gpu = gpu_of(device)
     peak = relax.where(table.is_fp8 > 0, gpu.fp8_flops, gpu.bf16_flops)
     matmul_flops = gpu.matmul_efficiency * peak
@@ -134,9 +143,16 @@ def step(
     n_routed = n_part * parallel.ep * expert_tp(parallel) / (parallel.tp * parallel.dp)
     new_tokens = relax.divide(n_token, n_request, 1.0)
 
-    def read_and_compute(n_bytes, flops, flops_per_s=matmul_flops):
-        time_s = relax.maximum(memory.weight_s(n_bytes), flops / flops_per_s)
-        return time_s + memory.stall_s(n_bytes)
+    def product(n_bytes, flops, m, out=0.5, n_batch=1.0, flops_per_s=matmul_flops):
+        """Matrices of `n_bytes` times `m` rows; `out` is the share of their width that ends."""
+        if fidelity == "mapped":
+            whole = _fp8(chip, table.is_fp8)
+            width = relax.divide(flops, 2.0 * m * n_batch * table.hidden, 0.0)
+            word = 2.0 - table.is_fp8
+            compute_s = _in_and_out_s(whole, m, table.hidden, width, out, n_batch, word)
+        else:
+            compute_s = flops / flops_per_s
+        return relax.maximum(memory.weight_s(n_bytes), compute_s) + memory.stall_s(n_bytes)
 
     def of_kind(layer, whole):
         """All layers of one kind: seconds by cause, and bytes of weights, KV cache and links."""
@@ -151,19 +167,28 @@ def step(
         share = _experts_read(layer, whole, n_routed * engine.independence, expert_read)
         expert_bytes = layer.n_expert * layer.expert_weight_bytes * share
         expert_flops = n_routed * layer.top_k / parallel.ep * layer.expert_flops_token
-        expert_s = read_and_compute(expert_bytes, expert_flops, expert_flops_per_s)
+        touched = relax.maximum(layer.n_expert * share, 1e-6)
+        visits = n_routed * layer.top_k / parallel.ep / touched
+        expert_s = product(
+            expert_bytes, expert_flops, visits, _DOWN, touched, flops_per_s=expert_flops_per_s
+        )
         message = n_local * table.hidden * table.activation_bytes
         has_expert = jnp.sign(layer.n_expert)
         sent, link_s = 0.0, 0.0
         if isinstance(device, Node):
             sent, link_s = collectives.layer(device, parallel, message, layer.top_k, has_expert)
 
-        attention_s = read_and_compute(
-            layer.attention_weight_bytes, n_local * layer.attention_flops_token
+        heads = relax.divide(
+            2.0 * table.hidden * layer.n_q * layer.head_dim, layer.attention_flops_token, 0.5
         )
-        ffn_s = read_and_compute(layer.dense_weight_bytes, n_local * layer.dense_flops_token)
+        out = relax.where(layer.is_mla > 0, 0.5, relax.minimum(heads, 0.9))
+        attention_s = product(
+            layer.attention_weight_bytes, n_local * layer.attention_flops_token, n_local, out
+        )
+        ffn_s = product(layer.dense_weight_bytes, n_local * layer.dense_flops_token, n_local, _DOWN)
         weight = layer.attention_weight_bytes + layer.dense_weight_bytes + expert_bytes
         fixed_s = layer.n_op * gpu.operator_s + layer.is_mla * engine.latent_s
+        fixed_s += engine.passes * message / gpu.hbm_bytes_per_s
         fixed_s += has_expert * engine.expert_s + table.is_fp8 * _PRODUCTS * engine.quantize_s
         second = {
             "attention": repeat * attention_s,
@@ -177,7 +202,9 @@ def step(
 
     kinds = range(table.n_layer.shape[-1])
     part_s, n_bytes = relax.total(of_kind(kind_of(rank, k), kind_of(table, k)) for k in kinds)
-    part_s["head"] = read_and_compute(rank.head_weight_bytes, request_local * rank.head_flops_token)
+    part_s["head"] = product(
+        rank.head_weight_bytes, request_local * rank.head_flops_token, request_local, 0.0
+    )
     part_s["overhead"] += gpu.step_s + engine.request_s * n_request / parallel.dp
     if isinstance(device, Node):
         message = n_local * table.hidden * table.activation_bytes
@@ -191,6 +218,22 @@ def step(
         kv_bytes=kv_bytes,
         link_bytes=link_bytes,
     )
+
+
+def _fp8(chip: Chip, is_fp8: Leaf) -> Chip:
+    """The chip with arrays twice as fast where matrices are FP8."""
+    return dataclasses.replace(chip, mac_per_cycle=chip.mac_per_cycle * (1.0 + is_fp8))
+
+
+def _in_and_out_s(chip, m, hidden, width, out, n_batch, word) -> Leaf:
+    """Seconds of matrices as two products: out of the residual stream, and back into it."""
+    m, into = relax.maximum(m, 1.0), width * (1.0 - out)
+    settings = {"n_batch": n_batch, "word": word, "grid": matmul.COARSE}
+    in_s = matmul.mapped_s(chip, m, hidden, relax.maximum(into, 2.0), **settings)
+    back = relax.maximum(width * out, 2.0)
+    out_s = matmul.mapped_s(chip, m, back, hidden, **settings)
+    in_s = relax.where(into > 0, in_s, 0.0)
+    return in_s + relax.where(width * out > 0, out_s, 0.0)
 
 
 def experts_touched(n_expert: Leaf, top_k: Leaf, n_token: Leaf) -> Leaf:
