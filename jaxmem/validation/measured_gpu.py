@@ -121,7 +121,7 @@ def _a100(file: Path) -> Iterator[Case | Note]:
     for number, line in read_lines(file):
         try:
             row = json.loads(line)
-            op, machine = row["op"], row["hardware"]
+            op, machine = row["op"], row.get("hardware", row.get("part", ""))
             known = (machine == "A100" and op == "matmul") or op == "allreduce"
             if not known:
                 yield Note(f"{op} of {machine}: not scored", 1)

@@ -7,7 +7,6 @@ mapped fidelity matrix products are tiled over a chip instead. Overlap between o
 out.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,7 +22,8 @@ from jaxmem.devices.link import transfer_s
 from jaxmem.devices.node import Node, hbm_bytes_per_s
 from jaxmem.llm.parallel import Parallel
 from jaxmem.llm.table import LayerTable, expert_tp, kind_of, shard
-from jaxmem.xpu import collectives, matmul
+from jaxmem.xpu import collectives, tiling
+from jaxmem.xpu.tiling import Product
 
 EXPERT_READ = {"all": 0, "touched": 1}
 """Which local experts a step reads: all of them, or those that its tokens are expected to touch."""
@@ -35,6 +35,7 @@ FIDELITIES = ("roofline", "mapped")
 
 PLAIN = Engine()
 """An engine that adds nothing to the operators."""
+_PARTS = ("attention", "kv", "ffn", "expert", "collective", "overhead", "head")
 _DOWN = 1 / 3
 """Share of a gated FFN's width in its last matrix."""
 _PRODUCTS = 4.0
@@ -134,7 +135,6 @@ def step(
     gpu = gpu_of(device)
     peak = relax.where(table.is_fp8 > 0, gpu.fp8_flops, gpu.bf16_flops)
     matmul_flops = gpu.matmul_efficiency * peak
-    expert_flops_per_s = engine.expert_share * matmul_flops
     attention_flops = gpu.attention_efficiency * gpu.bf16_flops
     rank = relax.once(shard(table, parallel))
     n_part = n_token / parallel.pp
@@ -143,19 +143,8 @@ def step(
     n_routed = n_part * parallel.ep * expert_tp(parallel) / (parallel.tp * parallel.dp)
     new_tokens = relax.divide(n_token, n_request, 1.0)
 
-    def product(n_bytes, flops, m, out=0.5, n_batch=1.0, flops_per_s=matmul_flops):
-        """Matrices of `n_bytes` times `m` rows; `out` is the share of their width that ends."""
-        if fidelity == "mapped":
-            whole = _fp8(chip, table.is_fp8)
-            width = relax.divide(flops, 2.0 * m * n_batch * table.hidden, 0.0)
-            word = 2.0 - table.is_fp8
-            compute_s = _in_and_out_s(whole, m, table.hidden, width, out, n_batch, word)
-        else:
-            compute_s = flops / flops_per_s
-        return relax.maximum(memory.weight_s(n_bytes), compute_s) + memory.stall_s(n_bytes)
-
     def of_kind(layer, whole):
-        """All layers of one kind: seconds by cause, and bytes of weights, KV cache and links."""
+        """All layers of one kind: products, seconds of the rest by cause, and bytes moved."""
         repeat = whole.n_layer
         attended = relax.minimum(context_tokens + (new_tokens - 1) / 2, layer.window_tokens)
         cached = relax.minimum(context_tokens, layer.window_tokens)
@@ -165,46 +154,61 @@ def step(
         kv_s = relax.maximum(read_s, kv_flops / attention_flops)
 
         share = _experts_read(layer, whole, n_routed * engine.independence, expert_read)
-        expert_bytes = layer.n_expert * layer.expert_weight_bytes * share
-        expert_flops = n_routed * layer.top_k / parallel.ep * layer.expert_flops_token
-        touched = relax.maximum(layer.n_expert * share, 1e-6)
-        visits = n_routed * layer.top_k / parallel.ep / touched
-        expert_s = product(
-            expert_bytes, expert_flops, visits, _DOWN, touched, flops_per_s=expert_flops_per_s
-        )
+        n_read = layer.n_expert * share
+        expert_bytes = n_read * layer.expert_weight_bytes
+        visits = n_routed * layer.top_k / parallel.ep
         message = n_local * table.hidden * table.activation_bytes
         has_expert = jnp.sign(layer.n_expert)
         sent, link_s = 0.0, 0.0
         if isinstance(device, Node):
             sent, link_s = collectives.layer(device, parallel, message, layer.top_k, has_expert)
 
-        heads = relax.divide(
-            2.0 * table.hidden * layer.n_q * layer.head_dim, layer.attention_flops_token, 0.5
-        )
-        out = relax.where(layer.is_mla > 0, 0.5, relax.minimum(heads, 0.9))
-        attention_s = product(
-            layer.attention_weight_bytes, n_local * layer.attention_flops_token, n_local, out
-        )
-        ffn_s = product(layer.dense_weight_bytes, n_local * layer.dense_flops_token, n_local, _DOWN)
         weight = layer.attention_weight_bytes + layer.dense_weight_bytes + expert_bytes
         fixed_s = layer.n_op * gpu.operator_s + layer.is_mla * engine.latent_s
         fixed_s += engine.passes * message / gpu.hbm_bytes_per_s
         fixed_s += has_expert * engine.expert_s + table.is_fp8 * _PRODUCTS * engine.quantize_s
         second = {
-            "attention": repeat * attention_s,
             "kv": repeat * (kv_s + memory.stall_s(kv_read)),
-            "ffn": repeat * ffn_s,
-            "expert": repeat * engine.imbalance * expert_s,
             "collective": repeat * link_s,
             "overhead": repeat * fixed_s,
         }
-        return second, (repeat * weight, repeat * kv_read, repeat * sent)
+        heads = relax.divide(
+            2.0 * table.hidden * layer.n_q * layer.head_dim, layer.attention_flops_token, 0.5
+        )
+        out = relax.where(layer.is_mla > 0, 0.5, relax.minimum(heads, 0.9))
+        products = {
+            "attention": Product(
+                layer.attention_weight_bytes, n_local * layer.attention_flops_token,
+                matmul_flops, n_local, 1.0, out, repeat,
+            ),
+            "ffn": Product(
+                layer.dense_weight_bytes, n_local * layer.dense_flops_token, matmul_flops,
+                n_local, 1.0, _DOWN, repeat,
+            ),
+            "expert": Product(
+                expert_bytes, visits * layer.expert_flops_token,
+                engine.expert_share * matmul_flops, relax.divide(visits, n_read, 1.0), n_read,
+                _DOWN, repeat * engine.imbalance,
+            ),
+        }  # fmt: skip
+        return products, (second, (repeat * weight, repeat * kv_read, repeat * sent))
 
     kinds = range(table.n_layer.shape[-1])
-    part_s, n_bytes = relax.total(of_kind(kind_of(rank, k), kind_of(table, k)) for k in kinds)
-    part_s["head"] = product(
-        rank.head_weight_bytes, request_local * rank.head_flops_token, request_local, 0.0
-    )
+    found = [of_kind(kind_of(rank, k), kind_of(table, k)) for k in kinds]
+    rest_s, n_bytes = relax.total(rest for _, rest in found)
+    head = Product(
+        rank.head_weight_bytes, request_local * rank.head_flops_token, matmul_flops,
+        request_local, 1.0, 0.0, 1.0,
+    )  # fmt: skip
+    named = [*(item for products, _ in found for item in products.items()), ("head", head)]
+    flops_s = [product.flops / product.flops_per_s for _, product in named]
+    if chip is not None and fidelity == "mapped":
+        flops_s = tiling.seconds(chip, table.hidden, table.is_fp8, [p for _, p in named])
+    product_s = dict.fromkeys(("attention", "ffn", "expert", "head"), 0.0)
+    for (name, product), compute_s in zip(named, flops_s, strict=True):
+        one_s = relax.maximum(memory.weight_s(product.n_byte), compute_s)
+        product_s[name] += product.repeat * (one_s + memory.stall_s(product.n_byte))
+    part_s = {name: {**product_s, **rest_s}[name] for name in _PARTS}
     part_s["overhead"] += gpu.step_s + engine.request_s * n_request / parallel.dp
     if isinstance(device, Node):
         message = n_local * table.hidden * table.activation_bytes
@@ -218,22 +222,6 @@ def step(
         kv_bytes=kv_bytes,
         link_bytes=link_bytes,
     )
-
-
-def _fp8(chip: Chip, is_fp8: Leaf) -> Chip:
-    """The chip with arrays twice as fast where matrices are FP8."""
-    return dataclasses.replace(chip, mac_per_cycle=chip.mac_per_cycle * (1.0 + is_fp8))
-
-
-def _in_and_out_s(chip, m, hidden, width, out, n_batch, word) -> Leaf:
-    """Seconds of matrices as two products: out of the residual stream, and back into it."""
-    m, into = relax.maximum(m, 1.0), width * (1.0 - out)
-    settings = {"n_batch": n_batch, "word": word, "grid": matmul.COARSE}
-    in_s = matmul.mapped_s(chip, m, hidden, relax.maximum(into, 2.0), **settings)
-    back = relax.maximum(width * out, 2.0)
-    out_s = matmul.mapped_s(chip, m, back, hidden, **settings)
-    in_s = relax.where(into > 0, in_s, 0.0)
-    return in_s + relax.where(width * out > 0, out_s, 0.0)
 
 
 def experts_touched(n_expert: Leaf, top_k: Leaf, n_token: Leaf) -> Leaf:
