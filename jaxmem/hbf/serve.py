@@ -118,7 +118,7 @@ def _is_consistent(point, batch):
     is_whole = planes == design.planes_per_megaplane * jnp.floor(
         planes / design.planes_per_megaplane
     )
-    fits = design.parallel.tp * design.parallel.dp == node.n_gpu
+    fits = design.parallel.tp * design.parallel.dp * design.parallel.pp == node.n_gpu
     fits &= design.parallel.ep <= node.n_gpu
     is_bad = ~(is_whole & fits)
     return jnp.where(is_bad & (batch > 0), jnp.inf, 0.0 * batch)

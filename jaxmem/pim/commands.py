@@ -212,23 +212,30 @@ class Writer(Issuer):
 
     def k_write(self) -> None:
         """Decode: one token's Key, bursts side by side in one bank of one channel."""
-        for turn in range(int(self.m.n_round)):
-            self.one_token(turn, KEY)
+        self.one_token(KEY)
 
-    def one_token(self, turn: int, kind: str) -> None:
-        """A vector a request, each to one bank: first one a bank, then the next of each, banks with
-        most to write foremost, so that their rows change while others write."""
-        size = int(self.m.block_tokens)
-        found, seen = [], collections.Counter[tuple[int, int]]()
-        for request in self.requests:
-            if int(self.p["n_write"][request]) == 1:
+    def one_token(self, kind: str) -> None:
+        """A vector a request and round, each to one bank, in an order that hides changes of rows.
+
+        Vectors of one row of a bank follow one another.
+        """
+        m, size = self.m, int(self.m.block_tokens)
+        banks: dict[tuple[int, int], dict[tuple[int, int], list[tuple[int, int]]]] = {}
+        for turn in range(int(m.n_round)):
+            for request in self.requests:
+                if int(self.p["n_write"][request]) != 1:
+                    continue
                 token = self.written(request)[0]
                 at = (self.p[name][request, token // size] for name in ("row_set", "index"))
-                bank = (int(address.key_block(self.m, *at)[0]), token % size % int(self.m.n_bank))
-                found.append((seen[bank], bank, request, token))
-                seen[bank] += 1
-        for _, _, request, token in sorted(found, key=lambda x: (x[0], -seen[x[1]], x[2])):
-            self.key(request, turn, [token // size], token, token + 1, kind)
+                channel, row, _ = (int(x) for x in address.key_block(m, *at))
+                group, bank = divmod(token % size, int(m.n_bank))
+                row += group // int(m.key_unit_groups)
+                visits = banks.setdefault((channel, bank), {})
+                visits.setdefault((turn, row), []).append((request, token))
+        waiting = {bank: list(visits.items()) for bank, visits in banks.items()}
+        for (turn, _), written in self.in_turn(waiting):
+            for request, token in written:
+                self.key(request, turn, [token // size], token, token + 1, kind)
 
     def key(
         self, request: int, turn: int, blocks: Iterable[int], first: int, past: int, kind: str = KEY
@@ -277,8 +284,7 @@ class Writer(Issuer):
 
     def vectors(self) -> None:
         """Decode: one token's Value where it lies as a Key does."""
-        for turn in range(int(self.m.n_round)):
-            self.one_token(turn, VALUE)
+        self.one_token(VALUE)
 
     def bulk(self) -> None:
         """Decode in lock-step: the batch's Values side by side, as one copy of whole bursts."""

@@ -15,6 +15,15 @@ from jaxmem.pim.granule import granule_blocks, layers
 from jaxmem.pim.placement import Placement
 from jaxmem.pim.policy import V_WRITE, WRITE_ISSUE
 
+_AHEAD_CYCLES = 8.0  # least time on the engine, of 0 to 60
+_WRITE_CYCLES = (
+    "n_rcd_wr",
+    "n_cwl",
+    "n_bl",
+    "n_wr",
+    "n_rp",
+    "n_ccd",
+)  # of a row written and closed
 QUERY, SCORE, KEY, VALUE, COPY = "query", "score", "key", "value", "copy"
 
 
@@ -66,6 +75,7 @@ class Issuer:
         self.is_burst, self.is_bulk = (
             int(design.policy.v_write) == V_WRITE[name] for name in ("burst", "bulk")
         )
+        self.timing = design.device.timing
         self.instructions: list[tuple[str, dict[str, int]]] = []
         self.operands: list[Operand] = []
 
@@ -179,3 +189,43 @@ class Issuer:
                 for g in self.groups(turn):
                     mask = self.mask(channels, [g])
                     self.emit("WR_GB", mask, turn, n=len(piece), gpr=number, tag=column + start)
+
+    def in_turn(self, waiting: dict[tuple[int, int], list[Any]]) -> Iterator[Any]:
+        """Visits to rows, in the order in which they are issued.
+
+        A bank that must open another row waits for the last to recover, and others write meanwhile:
+        of the banks that may, first the one with most to come. Their time is that of the decoder,
+        of the channel's data and of the bank's rows. Where rows and not data take longest, a
+        visit is issued `_AHEAD_CYCLES` before its bank may open its row, to be there in time.
+
+        Args:
+            waiting: by channel of the group and bank, (what it is, vectors written) in its order.
+        """
+        t = {name: float(np.nan_to_num(getattr(self.timing, name))) for name in _WRITE_CYCLES}
+        burst, row = t["n_ccd"], sum(t.values()) - t["n_ccd"]
+        tick = 1 if self.issue == WRITE_ISSUE["channel_all_bank"] else len(self.groups(0))
+        n_of = {bank: sum(len(v) for _, v in visits) for bank, visits in waiting.items()}
+        g = int(self.m.key_bursts)
+        # By channel: whether its data takes longer than the rows of its fullest bank.
+        ahead = {}
+        for channel in {bank[0] for bank in waiting}:
+            mine = [bank for bank in waiting if bank[0] == channel]
+            data = burst * g * sum(n_of[bank] for bank in mine)
+            rows = max((row + burst * (g - 1)) * (len(waiting[bank]) - 1) for bank in mine)
+            ahead[channel] = 0.0 if data > rows + burst * g else _AHEAD_CYCLES
+        left = {bank: list(visits) for bank, visits in waiting.items()}
+        free, data, decoder = dict.fromkeys(left, 0.0), dict.fromkeys(ahead, 0.0), 0.0
+        while left:
+            at = {k: max(free[k] - ahead[k[0]], data[k[0]], decoder) for k in left}
+            now = min(at.values())
+            ready = (bank for bank in left if at[bank] == now)
+            bank = min(ready, key=lambda k: (-len(left[k]), data[k[0]], k))
+            visit, channel = left[bank].pop(0), bank[0]
+            n = g * len(visit[1])
+            decoder = now + tick * n
+            begin = max(now, free[bank])
+            data[channel] = begin + burst * n
+            free[bank] = begin + burst * (n - 1) + row
+            if not left[bank]:
+                del left[bank]
+            yield visit

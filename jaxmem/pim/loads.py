@@ -172,22 +172,22 @@ def _query_key(b: Batch, c: Any) -> Load:
 
 def _key_write(b: Batch, c: Any, max_bank: int) -> Load:
     m, p = b.map, b.placement
-    channel, row, _, _ = _keys(b)
     token = p.n_token - 1
-    block, inside = token // m.block_tokens, token % m.block_tokens
-    pick = index_of(block)[:, None]
-    channel = jnp.take_along_axis(channel, pick, 1)[:, 0]
-    row = jnp.take_along_axis(row, pick, 1)[:, 0]
+    pick = index_of(token // m.block_tokens)[:, None]
+    at = (jnp.take_along_axis(x, pick, 1)[:, 0] for x in (p.row_set, p.index))
+    channel, row, _ = address.key_block(m, *map(index_of, at))
+    inside = token % m.block_tokens
     row = row + inside // m.n_bank // m.key_unit_groups
     bank = inside % m.n_bank
-    here = (p.n_write == 1) & (p.n_token > 0) & (channel == c)
-    # The row that a bank has open is that of the last request before, in the same bank.
-    n = here.shape[0]
-    is_before = jnp.tril(jnp.ones((n, n), bool), -1) & here[None] & (bank[:, None] == bank[None])
-    last = jnp.max(jnp.where(is_before, jnp.arange(n)[None], -1), axis=1)
-    changes = here & ((last < 0) | (row[last] != row))
-    n_row = (changes[:, None] & (bank[:, None] == jnp.arange(max_bank)[None])).sum(0)
-    return _load(n_write=here.sum() * m.key_bursts, n_write_row=changes.sum(), n_bank_row=n_row)
+    writes = (p.n_write == 1) & (p.n_token > 0)
+    # Keys of one row follow one another: the first of them opens it.
+    place = (channel * m.n_bank + bank) * m.rows_round + row
+    number = jnp.arange(len(place))
+    is_same = (place[:, None] == place[None]) & writes[None] & (number[None] < number[:, None])
+    # Once for all channels: nothing above depends on c.
+    here, changes = writes & (channel == c), writes & ~is_same.any(1)
+    n_row = ((changes & here)[:, None] & (bank[:, None] == jnp.arange(max_bank)[None])).sum(0)
+    return _load(n_write=here.sum() * m.key_bursts, n_write_row=n_row.sum(), n_bank_row=n_row)
 
 
 # Values -----------------------------------------------------------------------------------------

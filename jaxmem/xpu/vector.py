@@ -14,6 +14,7 @@ import numpy as np
 from jaxmem.core import relax
 from jaxmem.core.design import Leaf
 from jaxmem.devices.chip import Chip, peak_vector_flops
+from jaxmem.xpu import matmul
 
 _CUTS = np.array(list(itertools.product(2.0 ** np.arange(9), 2.0 ** np.arange(6)))).T
 """[2, tiling] rows of a core's tile, and pieces that a row is cut into."""
@@ -90,3 +91,57 @@ def gelu_s(chip: Chip, n_element: Leaf, word: Leaf = 2.0) -> Leaf:
     memory_s = moved / chip.memory_bytes_per_s
     memory_s += moved / (chip.l2_bytes_per_cycle * chip.clock_hz)
     return relax.maximum(n * (_GELU_FLOPS + chip.flops_per_exp) / peak_vector_flops(chip), memory_s)
+
+
+def elementwise_s(
+    chip: Chip, n_element: Leaf, *, flops: Leaf, n_read: Leaf = 1.0, n_write: Leaf = 1.0,
+    word: Leaf = 2.0,
+) -> Leaf:  # fmt: skip
+    """Seconds of an operator on each of `n_element`, memory or arithmetic, whichever is longer.
+
+    Args:
+        chip: the accelerator.
+        n_element: elements.
+        flops: of an element.
+        n_read: operands read of an element.
+        n_write: results written.
+        word: bytes of an element.
+
+    Gradient: exact.
+    """
+    moved = (n_read + n_write) * n_element * word
+    return relax.maximum(
+        n_element * flops / peak_vector_flops(chip), moved / chip.memory_bytes_per_s
+    )
+
+
+def gated_s(chip: Chip, n_element: Leaf, word: Leaf = 2.0) -> Leaf:
+    """Seconds of SiLU(gate) x up: an exponential, a division and three more FLOP an element."""
+    return elementwise_s(chip, n_element, flops=chip.flops_per_exp + 4.0, n_read=2.0, word=word)
+
+
+def rotary_s(chip: Chip, n_element: Leaf, word: Leaf = 2.0) -> Leaf:
+    """Seconds of rotating queries and keys: three FLOP an element; its angles stay in caches."""
+    return elementwise_s(chip, n_element, flops=3.0, word=word)
+
+
+def unfused_attention_s(
+    chip: Chip, *, n_head: Leaf, n_token: Leaf, context_tokens: Leaf, head_dim: Leaf,
+    word: Leaf = 2.0,
+) -> Leaf:  # fmt: skip
+    """Seconds of attention whose scores go to memory: two products a head and a softmax.
+
+    Args:
+        chip: the accelerator.
+        n_head: heads of all sequences.
+        n_token: new tokens of a sequence.
+        context_tokens: tokens that each attends to.
+        head_dim: elements of a head.
+        word: bytes of an element.
+
+    Source: research/llmcompass.md section 2 (no fusion); fused kernels are in `operators`.
+    """
+    settings = {"n_batch": n_head, "word": word}
+    scores = matmul.mapped_s(chip, n_token, head_dim, context_tokens, **settings)
+    values = matmul.mapped_s(chip, n_token, context_tokens, head_dim, **settings)
+    return scores + softmax_s(chip, n_head * n_token, context_tokens, word) + values
