@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxmem import devices, hbf, llm, pim, serving
+    from jaxmem import devices, hbf, llm, pim, serving, xpu
     from jaxmem.core.errors import InputError, JaxmemError
     from jaxmem.explore import (
         Optimum,
@@ -43,6 +43,7 @@ __all__ = [
     "pim",
     "serving",
     "sweep",
+    "xpu",
 ]
 
 _HOME = {
@@ -51,7 +52,7 @@ _HOME = {
     "InputError": "jaxmem.core.errors",
     "JaxmemError": "jaxmem.core.errors",
 }
-_ROOMS = ("devices", "hbf", "llm", "pim", "serving")
+_ROOMS = ("devices", "hbf", "llm", "pim", "serving", "xpu")
 
 
 def __getattr__(name: str) -> Any:

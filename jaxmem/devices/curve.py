@@ -11,7 +11,7 @@ from jaxmem.core.design import Leaf, build, design, leaf, static
 from jaxmem.devices.parts import text
 
 _SOURCE = "untuned: the roofline; a curve's file says what it was fitted to"
-_SHARE = {"low": 0.0, "is_open": True, "high": 1.5, "default": 1.0, "source": _SOURCE}
+_SHARE = {"low": 0.0, "is_open": True, "high": 1.0, "default": 1.0, "source": _SOURCE}
 _TIME = {"unit": "s", "low": 0.0, "high": 1.0, "default": 0.0, "source": _SOURCE}
 
 

@@ -1,5 +1,7 @@
-"""Floor 3: the processor beside the memory, one transformer step at a time."""
+"""Floor 3: the processor beside the memory: operators, transformer steps, served models."""
 
-from jaxmem.xpu.step import Memory, StepTime, hbm, step
+from jaxmem.xpu import operators
+from jaxmem.xpu.online import Online, online
+from jaxmem.xpu.step import PLAIN, Memory, StepTime, hbm, step
 
-__all__ = ["Memory", "StepTime", "hbm", "step"]
+__all__ = ["PLAIN", "Memory", "Online", "StepTime", "hbm", "online", "operators", "step"]

@@ -54,31 +54,31 @@ def _dispatch(curve: Any, device: Any, **counts: Any) -> Leaf:
 
 
 _GEMM = {
-    "fixed_s": Prior(4e-6, 1.0), "read_share": Prior(0.85, 0.3, 1.2),
+    "fixed_s": Prior(4e-6, 1.0), "read_share": Prior(0.85, 0.3, 1.0),
     "flops_share": Prior(0.75, 0.3, 1.0), "sharpness": Prior(2.5, 0.5, 64.0),
     "chain_s": Prior(2e-10, 1.5),
 }  # fmt: skip
 _QUANTISED = {**_GEMM, "extra": Prior(2.0, 1.0, 100.0)}
 _LINK = {
-    "fixed_s": Prior(6e-6, 1.0), "read_share": Prior(0.8, 0.3, 1.2), "chain_s": Prior(1e-6, 1.0),
+    "fixed_s": Prior(6e-6, 1.0), "read_share": Prior(0.8, 0.3, 1.0), "chain_s": Prior(1e-6, 1.0),
     "root_s": Prior(5e-6, 1.0),
 }  # fmt: skip
 _SENT = {
-    "fixed_s": Prior(10e-6, 1.0), "read_share": Prior(0.5, 0.5, 1.2),
+    "fixed_s": Prior(10e-6, 1.0), "read_share": Prior(0.5, 0.5, 1.0),
     "chain_s": Prior(1e-7, 1.5), "root_s": Prior(1e-6, 1.5),
 }  # fmt: skip
 _ATTENTION = {
-    "fixed_s": Prior(8e-6, 0.5), "read_share": Prior(0.85, 0.3, 1.2),
+    "fixed_s": Prior(8e-6, 0.5), "read_share": Prior(0.85, 0.3, 1.0),
     "flops_share": Prior(0.5, 0.5, 1.0), "sharpness": Prior(2.0, 0.5, 64.0),
     "piece_s": Prior(24e-9, 0.5), "split": Prior(20.0, 1.0, 1e6),
 }  # fmt: skip
 _LATENT = {
-    "fixed_s": Prior(14e-6, 0.5), "read_share": Prior(0.7, 0.4, 1.2),
+    "fixed_s": Prior(14e-6, 0.5), "read_share": Prior(0.7, 0.4, 1.0),
     "flops_share": Prior(0.6, 0.5, 1.0), "sharpness": Prior(1.5, 0.4, 64.0),
     "piece_s": Prior(2e-8, 1.0), "split": Prior(130.0, 1.0, 1e6),
 }  # fmt: skip
 _EXPERTS = {
-    "fixed_s": Prior(35e-6, 0.5), "read_share": Prior(0.9, 0.3, 1.2),
+    "fixed_s": Prior(35e-6, 0.5), "read_share": Prior(0.9, 0.3, 1.0),
     "flops_share": Prior(0.6, 0.5, 1.0), "sharpness": Prior(2.0, 0.5, 64.0),
     "chain_s": Prior(5e-8, 1.5), "extra": Prior(2.0, 1.0, 100.0), "padding": Prior(20.0, 1.5, 1e4),
     "skew": Prior(0.35, 0.5, 1.0), "passes": Prior(2.0, 0.7, 100.0), "crowd": Prior(5.0, 1.0, 1e4),

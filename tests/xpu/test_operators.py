@@ -66,6 +66,18 @@ def test_shipped_curves_lie_above_the_roofline(name):
     assert float(FAMILIES[family].seconds(curve, faster, **counts)) <= seconds
 
 
+@pytest.mark.parametrize("name", [name for name in SHIPPED if "gemm" in name])
+def test_no_product_beats_the_peaks(x64, name):
+    """Whatever the shape: shares are at most 1, and the rest only adds."""
+    m, n, k = (2.0 ** np.random.default_rng(i).uniform(0, 15, 200) for i in range(3))
+    is_fp8 = float("fp8" in name)
+    curve = devices.load(name)
+    found = operators.gemm_s(curve, H200, m, n, k, is_fp8=is_fp8)
+    word, peak = (1.0, 1979e12) if is_fp8 else (2.0, 989e12)
+    moved = word * (m * k + k * n) + 2.0 * m * n
+    assert np.all(np.asarray(found) >= np.maximum(moved / 4.8e12, 2 * m * n * k / peak))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_constant_of_a_family_moves_its_time(x64, kind):
     family = FAMILIES[KINDS[kind]]
