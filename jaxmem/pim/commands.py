@@ -11,7 +11,6 @@ instruction carries each channel's own data (as if registers were per channel); 
 masks all but one element of a burst.
 """
 
-import collections
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 

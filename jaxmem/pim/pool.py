@@ -51,6 +51,7 @@ from jaxmem.pim.pool_memory import (
     Turn,
     bounds,
     create,
+    look,
     n_usable,
     one_turn,
     sizes,
@@ -430,7 +431,7 @@ def step(b: Bounds, pool: Pool, events: Events, design: Any) -> tuple[Pool, Plac
 
     given = (number, *(jnp.asarray(v) for v in (events.share, events.block, events.n_token)))
     pool, (ok, leaves) = lax.scan(act, pool, given)
-    found = _placement(b, s, pool, jnp.where(ok, events.n_token, 0), leaves)
+    memory, found = _placement(b, s, pool, jnp.where(ok, events.n_token, 0), leaves)
 
     # What was committed leaves its slot after the copy.
     def vacate(turn: Turn, carry: Any) -> Any:
@@ -440,7 +441,7 @@ def step(b: Bounds, pool: Pool, events: Events, design: Any) -> tuple[Pool, Plac
 
     is_one = (leaves >= 0).any()
     n = jnp.where(is_one, b.max_request, 0)
-    memory, _ = turns(b, s, pool.memory, (0,), lambda c: c[0] < n, vacate)
+    memory, _ = turns(b, s, memory, (0,), lambda c: c[0] < n, vacate)
     return _shrink(b, s, pool._replace(memory=memory), is_one), found, ok
 
 
@@ -456,35 +457,57 @@ def _shrink(b: Bounds, s: Sizes, pool: Pool, is_so: Any) -> Pool:
     return pool._replace(memory=memory, n_zone=jnp.where(is_so, n_zone, pool.n_zone))
 
 
-def _placement(b: Bounds, s: Sizes, pool: Pool, n_write: Any, leaves: Any) -> Placement:
+def _placement(b: Bounds, s: Sizes, pool: Pool, n_write: Any, leaves: Any) -> tuple[Any, Placement]:
+    """(memory, placement) of the requests that write."""
     m = s.map
-    words = pool.memory[b.request : b.held].reshape(-1, 4)
-    held = pool.memory[b.held : b.slot].reshape(b.max_request, b.max_held)
+
+    def see(turn: Turn) -> tuple[Any, ...]:
+        held = turn.memory[b.held : b.slot].reshape(b.max_request, b.max_held)
+        place = turn.memory[5 * jnp.maximum(held, 0) + PLACE]
+        words = turn.memory[b.request : b.held].reshape(-1, 4)
+        return place, words[:, N_BLOCK], words[:, N_TOKEN], words[:, SLOT]
+
+    memory, (place, n_block, n_token, slot) = look(b, s, pool.memory, True, see)
     runs = n_write > 0
-    is_block = (jnp.arange(b.max_held)[None] < words[:, N_BLOCK, None]) & runs[:, None]
-    place = pool.memory[5 * jnp.maximum(held, 0) + PLACE]
-    slot = jnp.where(runs, words[:, SLOT], NONE)
+    is_block = (jnp.arange(b.max_held)[None] < n_block[:, None]) & runs[:, None]
+    slot = jnp.where(runs, slot, NONE)
 
     def where(condition: Any, value: Any) -> Any:
         return jnp.where(condition, value, NONE).astype(jnp.int32)
 
-    return Placement(
+    return memory, Placement(
         row_set=where(is_block, place // m.set_blocks),
         index=where(is_block, place % m.set_blocks),
         zone_row=where(slot >= 0, slot // m.row_slots),
         zone_slot=where(slot >= 0, slot % m.row_slots),
         commit_row=where(leaves >= 0, leaves // m.row_slots),
         commit_slot=where(leaves >= 0, leaves % m.row_slots),
-        n_token=jnp.where(runs, words[:, N_TOKEN], 0),
+        n_token=jnp.where(runs, n_token, 0),
         n_write=n_write,
     )
 
 
-def is_cached(b: Bounds, pool: Pool, block: Any) -> Any:
-    """Whether each block id holds a full block that a request of the next step may share."""
-    at = jnp.clip(block, 0, b.max_block - 1)
-    place, filled = (pool.memory[5 * at + field] for field in (PLACE, FILLED))
-    return (block >= 0) & (place >= 0) & (filled > 0)
+def is_cached(b: Bounds, pool: Pool, block: Any, design: Any, is_so: Any = True) -> Any:
+    """Whether each block id holds a full block that a request of the next step may share.
+
+    Args:
+        b: bounds, static.
+        pool: before the step.
+        block: ids of any shape.
+        design: a `pim.Design`, traced.
+        is_so: whether to look at all; nothing is cached where not.
+
+    Returns:
+        (pool, of each id).
+    """
+
+    def see(turn: Turn) -> tuple[Any, ...]:
+        at = jnp.clip(block, 0, b.max_block - 1)
+        place, filled = (turn.memory[5 * at + field] for field in (PLACE, FILLED))
+        return (((block >= 0) & (place >= 0) & (filled > 0)).astype(jnp.int32),)
+
+    memory, (found,) = look(b, sizes(design), pool.memory, is_so, see)
+    return pool._replace(memory=memory), found > 0
 
 
 def snapshot(b: Bounds, pool: Pool) -> dict[str, Any]:

@@ -249,3 +249,21 @@ def one_turn(b: Bounds, s: Sizes, memory: Any, is_so: Any, act: Any, n: int = 0)
     is_done = 1 - jnp.asarray(is_so, jnp.int32)
     memory, (_, *found) = turns(b, s, memory, (is_done, *[0] * n), lambda c: c[0] == 0, one)
     return memory, found
+
+
+def look(b: Bounds, s: Sizes, memory: Any, is_so: Any, see: Any) -> tuple[Any, Any]:
+    """The arrays that `see(turn)` reads where `is_so`, else zeros; a turn too, that writes nothing.
+
+    Returns:
+        (memory, the arrays).
+    """
+
+    def act(turn: Turn, carry: Any) -> Any:
+        turn.write(b.trash, 0)
+        return (1, *see(turn))
+
+    shapes = jax.eval_shape(lambda m: tuple(see(Turn(b, s, m))), memory)
+    nothing = [jnp.zeros(x.shape, jnp.int32) for x in shapes]
+    is_done = 1 - jnp.asarray(is_so, jnp.int32)
+    memory, (_, *found) = turns(b, s, memory, (is_done, *nothing), lambda c: c[0] == 0, act)
+    return memory, found

@@ -179,7 +179,8 @@ def drive(design: Any, requests: Talks, bounds: Bounds, look: Callable[[Step], A
     def once(carry: Any, number: Any) -> Any:
         who, state = carry
         who, over, fails = live.turn_over(who, requests, given["cap_tokens"])
-        is_cached = pool.is_cached(bounds.pool, state, who.table[jnp.maximum(who.talk, 0)])
+        held = who.table[jnp.maximum(who.talk, 0)]
+        state, is_cached = pool.is_cached(bounds.pool, state, held, design, who.is_new.any())
         caches = design.policy.has_prefix_cache
         ask = live.ask(who, requests, over, fails, is_cached, caches=caches, **given)
         leave = jnp.where(over, pool.FINISHES, jnp.where(fails, pool.TERMINATES, pool.STAYS))
