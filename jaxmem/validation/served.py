@@ -28,7 +28,15 @@ from jaxmem.xpu.online import online
 
 ENGINES = ("trtllm", "vllm", "sglang")
 _NODES = {"h100_sxm": "8xH100", "h200_sxm": "8xH200"}
-_SAME_SHAPE = {"deepseek-r1": "deepseek-v3"}
+_SAME_SHAPE = {
+    "deepseek-r1": "deepseek-v3", "deepseek-r1-0528": "deepseek-v3", "deepseek-v3.1": "deepseek-v3",
+    "deepseek-v3-0324": "deepseek-v3", "minimax-m2": "minimax-m2.5", "minimax-m2.1": "minimax-m2.5",
+    "minimax-m2.7": "minimax-m2.5", "glm-4.6": "glm-4.5", "glm-4.7": "glm-4.5",
+    "qwen3.6-27b": "qwen3.5-27b", "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
+}  # fmt: skip
+"""Models whose shapes are those of one in the zoo."""
+_SUFFIX = re.compile(r"(-(instruct|fp8|bf16|hf|v0\.1|0905|2507|thinking))+$")
+_PLAIN = ("bfloat16", "float16", "bf16", "fp16")
 _MEMORY_SHARE = 0.9  # of HBM that engines take
 _N_KIND = 4  # kinds of layer that a table may have, so that all models run one program
 _DRAFTING = ("trtllm", "1.1.0rc2.post2", "deepseek-r1")
@@ -165,7 +173,10 @@ def _served(row: dict[str, Any]) -> Served | str:
     tp, dp, ep = sizes
     stated = re.search(r"_c(\d+)_", row["id"])
     n_request = float(stated.group(1)) if stated and not is_apart else batch * dp
-    is_fp8 = isinstance(row["gemm_quant_mode"], str)
+    form = row["gemm_quant_mode"]
+    is_fp8 = isinstance(form, str) and form.startswith("fp8")
+    if isinstance(form, str) and not is_fp8 and form not in _PLAIN:
+        return f"weights of a form not modelled: {form}"
     keeps_fp8 = row["backend"] == "trtllm" and name.startswith(("llama", "deepseek"))
     return Served(
         id=row["id"], model=model, engine=row["backend"], node=_NODES[row["system"]],
@@ -180,14 +191,11 @@ def _served(row: dict[str, Any]) -> Served | str:
 
 def zoo_name(path: str) -> str | None:
     """The zoo's name of a Hugging Face id: of the same shapes, whatever its numbers' format."""
-    name = path.split("/")[-1].lower()
     known = names()
-    for suffix in ("", "-fp8", "-instruct", "-instruct-fp8"):
-        if suffix and not name.endswith(suffix):
-            continue
-        short = name.removesuffix(suffix) if suffix else name
-        short = _SAME_SHAPE.get(short, short)
-        for candidate in (short, short.replace("llama-3", "llama3"), short.replace("meta-", "")):
+    whole = path.split("/")[-1].lower()
+    for name in (whole, _SUFFIX.sub("", whole.replace("-instruct-v0.1", "-v0.1"))):
+        name = _SAME_SHAPE.get(name, name).removeprefix("meta-")
+        for candidate in (name, name.replace("llama-", "llama")):
             if candidate in known:
                 return candidate
     return None
