@@ -269,6 +269,19 @@ def exactly(d, placement, step):
     return int(exact.cycles)
 
 
+@pytest.mark.parametrize("batch", [5, 20, 32])
+def test_keys_are_written_while_other_banks_change_their_rows(batch):
+    """A head in one channel, as the decoder serves it: within 5 % of the load, never below it."""
+    d = dataclasses.replace(LLAMA, ch_per_head=np.float64(1))
+    t = d.device.timing
+    tail = t.n_wr + t.n_rp - t.n_bl
+    rng = np.random.default_rng(batch)
+    for _ in range(2):
+        placement = layout.contiguous(d, rng.integers(16, 200, batch))
+        counted = fullest(d, placement, "k_write")
+        assert counted <= exactly(d, placement, "k_write") + tail <= 1.05 * counted
+
+
 @pytest.mark.parametrize(("d", "c"), [(LLAMA, 4), (OPT, 2), (OPT, 1)])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_commits_take_what_their_load_takes(d, c, batch):
