@@ -15,7 +15,7 @@ from jaxmem.pim.granule import granule_blocks, layers
 from jaxmem.pim.placement import Placement
 from jaxmem.pim.policy import V_WRITE, WRITE_ISSUE
 
-_AHEAD_CYCLES = 8.0  # least time on the engine, of 0 to 60
+_AHEAD_CYCLES = 8.0  # of leads from 0 to 24, least time on the engine over a few samples
 _WRITE_CYCLES = (
     "n_rcd_wr",
     "n_cwl",

@@ -148,8 +148,15 @@ def test_equal_to_finite_differences_where_smooth(system):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("system", ["pim", "hbf"])
-@pytest.mark.parametrize("kind", ["decode", "serve"])
+@pytest.mark.parametrize(
+    ("system", "kind"),
+    [
+        ("pim", "serve"),
+        ("hbf", "serve"),
+        ("hbf", "decode"),
+        pytest.param("pim", "decode", marks=pytest.mark.deep),
+    ],
+)
 def test_finite_in_every_leaf_everywhere(system, kind):
     """Reverse mode, every float leaf at once, over feasible, infeasible and edge points."""
     if system == "pim":

@@ -89,7 +89,7 @@ REST = st.dictionaries(st.sampled_from(spec.KEYS[2:]), VALUE, max_size=2)
 SEARCH = st.dictionaries(st.sampled_from(spec.SEARCH_KEYS), VALUE, max_size=3)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(system=st.sampled_from(["pim", "hbf"]), space=SPACE, search=SEARCH, rest=REST)
 def test_any_values_of_known_keys(tmp_path_factory, system, space, search, rest):
     path = tmp_path_factory.mktemp("study") / "study.toml"
