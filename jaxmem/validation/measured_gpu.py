@@ -129,7 +129,8 @@ def _a100(file: Path) -> Iterator[Case | Note]:
             measured = float(row["measured_latency_s"])
             if op == "matmul":
                 size = [float(row[name]) for name in ("M", "K", "N")]
-                model = float(matmul.mapped(chip, *size)) + float(chip.matmul_s)
+                with jax.enable_x64(True):
+                    model = float(matmul.mapped(chip, *size)) + float(chip.matmul_s)
                 yield _case(f"{file.name}:{number}", "A100 matmul (mapped)", model / measured - 1)
                 continue
             n_byte = float(row["bytes"])

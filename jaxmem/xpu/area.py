@@ -107,7 +107,7 @@ def die_mm2(chip: Chip, process: Process = N7, extras: Extras = Extras()) -> dic
 
 def _sram_mm2(n_byte: Leaf, process: Process) -> Leaf:
     size = jnp.clip(jnp.ceil(jnp.log2(n_byte / 4096.0)), 0, len(_ARRAY_EFFICIENCY) - 1)
-    efficiency = jnp.asarray(_ARRAY_EFFICIENCY)[size.astype(int)]
+    efficiency = jnp.asarray(_ARRAY_EFFICIENCY, float)[size.astype(int)]
     return n_byte * 8.0 * process.bit_cell_mm2 / efficiency
 
 

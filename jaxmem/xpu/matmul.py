@@ -153,6 +153,7 @@ def _one_s(chip: Chip, m: Leaf, k: Leaf, n: Leaf, word: Leaf, grid: Tiling) -> L
 
 def tiling_cycles(chip: Chip, m: Leaf, k: Leaf, n: Leaf, word: Leaf, g: Tiling) -> tuple[Any, Any]:
     """[tiling] cycles, and whether the tiling fits the buffers."""
+    g = Tiling(*(jnp.asarray(column, float) for column in g))  # in the caller's precision
     l2_n = g.l2_m * g.l2_n
     few = 2.0**g.k_cut
     many = jnp.maximum(jnp.floor(k / (1024.0 * 2.0**g.k_cut)), 1.0)
