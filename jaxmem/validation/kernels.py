@@ -194,12 +194,12 @@ def _collective(family, library, part, forms, where) -> Kernels:
     return _group(family, library, counts, _numbers(part, "latency", where) / 1e3, where)
 
 
-_HALF_SMS = 24  # of DeepEP's normal kernels, the most that the table holds: what engines use
+_MOST_SMS = 24  # of DeepEP's normal kernels, the most that the table holds: what engines use
 
 
 def _deepep(table, where):
     is_low = "dispatch_avg_t_us" in table
-    part = table if is_low else table[table["dispatch_sms"] == _HALF_SMS]
+    part = table if is_low else table[table["dispatch_sms"] == _MOST_SMS]
     for way, width in (("dispatch", 1.0), ("combine", 2.0)):
         column = f"{way}_avg_t_us" if is_low else f"{way}_transmit_us"
         counts = {

@@ -24,9 +24,10 @@ from jaxmem.devices.engine import Engine
 from jaxmem.llm import Parallel, kv_bytes, load, names, shard, table, weight_bytes
 from jaxmem.llm.table import pad
 from jaxmem.validation.kernels import share_of
+from jaxmem.xpu.engines import MIXED
 from jaxmem.xpu.online import online
 
-ENGINES = ("trtllm", "vllm", "sglang")
+ENGINES = tuple(MIXED)
 _NODES = {"h100_sxm": "8xH100", "h200_sxm": "8xH200"}
 _SAME_SHAPE = {
     "deepseek-r1": "deepseek-v3", "deepseek-r1-0528": "deepseek-v3", "deepseek-v3.1": "deepseek-v3",

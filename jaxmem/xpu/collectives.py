@@ -86,7 +86,7 @@ def two_level_all_reduce(
     """Bytes sent and seconds: reduce-scatter in each domain, all-reduce across, all-gather.
 
     Inside one domain it is `all_reduce`. Gradient: exact but for the number of domains.
-    Source: hierarchical all-reduce (Jia et al. 2018, section 4; facts only).
+    Source: counted; a step charges the flat one (`layer`).
     """
     inside = relax.minimum(n_gpu, n_gpu_domain)
     across = relax.ceil(n_gpu / n_gpu_domain)
